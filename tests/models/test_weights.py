@@ -19,6 +19,7 @@ from tests.reference.problems import random_problem
 from turncoat import (
     BaumWelchHMM,
     ConfigError,
+    DataError,
     HMMParams,
     NeuralVariationalHMM,
     Panel,
@@ -313,6 +314,19 @@ def test_weights_of_a_wrong_length_are_refused(
         getattr(model, method)(*((None, *row) if method == "step" else (panel,)))
 
 
+def test_errors_name_the_column_of_the_panel_and_not_of_the_used_ones() -> None:
+    model, cells, codes = wide_model("robust"), np.zeros((3, N_CELLS)), np.zeros((3, 3), int)
+    cells[1, 2] = np.inf
+    rows = np.zeros((3, 3)), np.zeros(3, bool), cells, codes, np.full(3, -1)
+    with pytest.raises(DataError, match="continuous column 2"):
+        model.step(None, cells[1], codes[1])
+    with pytest.raises(DataError, match="continuous column 2"):
+        model.step_batch(*rows)
+    cells[1, 2], codes[2, 2] = 0.0, 3
+    with pytest.raises(DataError, match="categorical column 2: found code 3"):
+        model.explain_log_odds(0, np.zeros((3, 3)), cells, codes)
+
+
 def test_a_neural_model_refuses_weights() -> None:
     with pytest.raises(ConfigError, match=r"weights are of columns.* Leave them out"):
         NeuralVariationalHMM(2, weights=[1.0] * 7).fit(wide_panel())
@@ -371,3 +385,5 @@ def test_widened_parameters_keep_the_fitted_columns(kind: str) -> None:
     back = wide.take_columns(np.array([0, 1, 0, 0, 1, 0], bool))
     for found, expected in zip(arrays_of(back), arrays_of(params), strict=True):
         np.testing.assert_array_equal(found, expected)
+    two = wide.take_columns(np.array([1, 0, 1, 0, 1, 0], bool))
+    assert all(array.flags.c_contiguous for array in arrays_of(two))  # kernels need it

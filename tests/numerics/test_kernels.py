@@ -26,7 +26,7 @@ class Case:
     cells: str = "float32"
     student: bool = False
     max_ratio: float = np.inf  # of Student columns
-    weighted: bool = False  # some columns count less, some more and some not at all
+    weighted: bool = False  # some columns count less and some more
     zeros: bool = False
     anchors: bool = False
     separation: float = 1.0
@@ -111,9 +111,7 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         max_ratio=case.max_ratio,
     )
     if case.weighted:
-        weights = rng.uniform(0.1, 2.0, d + len(case.n_categories))
-        weights[::3] = 0.0
-        model = model.weigh(weights)
+        model = model.weigh(rng.uniform(0.01, 2.0, d + len(case.n_categories)))
     layout = ColumnLayout.create(
         case.n_categories, np.isnan(continuous).any(axis=0), (categorical < 0).any(axis=0)
     )

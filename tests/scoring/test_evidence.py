@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp
 
+from tests.reference.columns import column_terms, log_chain
 from turncoat import Anchors, Panel, VariationalHMM
 from turncoat.scoring import evidence
 from turncoat.scoring.evidence import EvidenceRows, compute_loss, learn_weights, minimise_loss
@@ -173,6 +174,33 @@ def test_learnt_weights_improve_rows_they_have_not_seen(emission: str) -> None:
     for other, test_rows in ((panel, later), (draw_panel(3), slice(None))):
         before, after = (held_out_loss(m, other, test_rows) for m in (model, weighed))
         assert after < 0.85 * before
+
+
+def test_each_round_starts_from_the_beliefs_of_the_round_before(monkeypatch: Any) -> None:
+    model, panel, rounds = fitted_model().copy_with(precision="float64"), draw_panel(2), []
+
+    def record(rows: EvidenceRows, start: Any, tops: Any) -> Any:
+        rounds.append((rows, start))
+        return minimise_loss(rows, start, tops)
+
+    monkeypatch.setattr(evidence, "minimise_loss", record)
+    learn(model, panel)
+    places, counts = evidence._sample_rows(panel.labels, seed=0)
+    terms = column_terms(model, panel.continuous, panel.categorical)[places][:, :, USED]
+    initial, moves = log_chain(model)
+    for rows, start in rounds:
+        weights = np.zeros(N_COLUMNS)
+        weights[USED] = start
+        beliefs = model.copy_with(weights=weights.tolist()).filter(panel).probs
+        before = np.log(np.roll(beliefs, 1, axis=0) @ np.exp(moves))
+        before[panel.offsets[:-1]] = initial
+        np.testing.assert_allclose(rows.log_prior, before[places], atol=1e-8)
+        np.testing.assert_allclose(rows.terms, terms, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(rows.likelihoods, LIKELIHOODS[panel.labels[places]])
+        np.testing.assert_array_equal(rows.counts, counts)
+    starts = [start for _, start in rounds]
+    assert len(starts) > 1
+    assert not np.allclose(starts[0], starts[1])
 
 
 def test_no_field_moves_the_log_odds_further_than_the_limit(monkeypatch: Any) -> None:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from turncoat import __version__
+from turncoat.cli.choosing import evaluate
 from turncoat.cli.comparing import compare, demo, report
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
@@ -21,7 +22,7 @@ from turncoat.cli.simulating import simulate
 from turncoat.errors import TurncoatError
 
 COMMANDS = (
-    *(simulate, init, fit, score, explain),
+    *(simulate, init, fit, score, explain, evaluate),
     *(serve, replay, recalibrate, erase, new_key),
     *(compare, report, demo),
 )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Context, Option, echo
 
+from turncoat.cli.choosing import ChampionOptions, fit_champion, parse_budget
 from turncoat.errors import ConfigError, DataError
 from turncoat.panel import LABEL_DELAY_DAYS
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 AUTO = "auto"
 ENCODER_HEAD = "encoder-head"
 NEURAL_OPTIONS = "latent_dim", "max_epochs", "class_weighting", "activation", "device"
+MODEL_OPTIONS = (
+    *("states", "tier", "features", "supervision", "fraud_states", "emission", "ranker"),
+    *("temperature", "restarts", "max_iterations", "include", "dropout_draws", *NEURAL_OPTIONS),
+)
 
 Tier = Literal["baum-welch", "variational", "neural"]
 Activation = Literal["gelu", "none"]
@@ -33,6 +38,7 @@ Emission = Literal["expected-log", "predictive"]
 FeatureKind = Literal["engineered", "processed"]
 CONFIG_HELP = "`ieee-cis`, `handbook`, or the path of a turncoat.toml."
 Config = Annotated[str, Option("--config", help=CONFIG_HELP)]
+FIT_CONFIG_HELP = f"{CONFIG_HELP} Default: the turncoat.toml beside the data, or here."
 DATA_HELP = "A CSV (also .gz) or Parquet file, or a folder. Default: the path in the turncoat.toml."
 ACTIVATION_HELP = "Neural tier: activation before the encoder's last layer."
 DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/neural.md."
@@ -40,10 +46,14 @@ FEATURES_HELP = "`processed` uses the columns only; `engineered` adds history."
 SUPERVISION_HELP = "`anchored` ties labelled fit rows to fraud or genuine states."
 EMISSION_HELP = "Variational and neural tiers: densities to score with."
 DEVICE_HELP = "Neural tier: where to train the encoder."
-SPLIT_HELP = "Hold out random customers, or the latest transactions."
+SPLIT_HELP = "Hold out the latest transactions, random customers, or as the data allow."
 STATES_HELP = "Number of regimes. `auto` tries 2 to 10; finished fits are kept in OUT-sweep."
 TEMPERATURE_HELP = "Divisor of the features' log densities, or `auto`; see docs/scores.md."
 KIND_HELP = "Score by the regimes, by trees inside them, or by trees that see the path too."
+BUDGET_HELP = "Time for choosing, such as 90s, 5m or 1h."
+TRIALS_HELP = "Trials of each search instead of a budget: repeatable on any machine."
+QUICK_HELP = "One trial of each search: worse, and done soon."
+REFIT_HELP = "Fit the chosen detector again to all rows, the test part included."
 RANKER_HELP = f"Second score inside each regime: a continuous column, or `{ENCODER_HEAD}`."
 DELAY_HELP = "Days until a label is known."
 INCLUDE_HELP = "Use only these features, for example `amount_to_mean,counterparty_risk_day`."
@@ -51,9 +61,13 @@ INCLUDE_HELP = "Use only these features, for example `amount_to_mean,counterpart
 
 def fit(
     context: Context,
-    config: Config,
-    out: Annotated[Path, Option(help="Folder for the fitted detector.")],
     data: Annotated[Path | None, Argument(help=DATA_HELP)] = None,
+    config: Annotated[str, Option("--config", help=FIT_CONFIG_HELP)] = "",
+    out: Annotated[Path, Option(help="Folder for the fitted detector.")] = Path("detector"),
+    budget: Annotated[str, Option(help=BUDGET_HELP)] = "5m",
+    trials: Annotated[int, Option(help=TRIALS_HELP)] = 0,
+    quick: Annotated[bool, Option("--quick", help=QUICK_HELP)] = False,
+    refit: Annotated[bool, Option(help=REFIT_HELP)] = True,
     states: Annotated[str, Option(help=STATES_HELP)] = "4",
     tier: Annotated[Tier, Option(help="Model to fit.")] = "variational",
     features: Annotated[FeatureKind, Option(help=FEATURES_HELP)] = "engineered",
@@ -66,10 +80,10 @@ def fit(
     activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = "gelu",
     dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = 0,
     device: Annotated[Literal["auto", "cpu", "cuda"], Option(help=DEVICE_HELP)] = "auto",
-    kind: Annotated[Literal["regimes", "ranker", "hybrid"], Option(help=KIND_HELP)] = "regimes",
+    kind: Annotated[Literal["regimes", "ranker", "hybrid"] | None, Option(help=KIND_HELP)] = None,
     ranker: Annotated[str, Option(help=RANKER_HELP)] = "",
     temperature: Annotated[str, Option(help=TEMPERATURE_HELP)] = "1",
-    split: Annotated[Literal["customer", "time"], Option(help=SPLIT_HELP)] = "customer",
+    split: Annotated[Literal["auto", "time", "customer"], Option(help=SPLIT_HELP)] = "auto",
     label_delay_days: Annotated[float, Option(help=DELAY_HELP)] = LABEL_DELAY_DAYS,
     restarts: Annotated[int, Option(help="Random starts; the best fit is kept.")] = 5,
     max_iterations: Annotated[int, Option(help="Maximum iterations per start.")] = 100,
@@ -77,21 +91,45 @@ def fit(
     seed: Annotated[int, Option(help="Seed for the split and the starts.")] = 42,
     as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Fit a detector to a file of transactions. Fraud rates are measured on held-out customers.
+    """Fit the best detector for a file of transactions, and say how good it is.
+
+    Without model options, features of the chain, states and kind of score are chosen within the
+    budget, the result is evaluated on a test part beside XGBoost and logistic regression, and then
+    fitted again to all rows. With any model option (from --states to --include, except --kind) you
+    choose yourself: exactly that detector is fitted, and nothing else is tried.
 
     Examples:
+    `turncoat fit payments.csv`
+    `turncoat fit payments.csv --budget 20m --out detector/ --json`
+    `turncoat fit payments.csv --kind regimes`
     `turncoat fit data/ --config ieee-cis --states auto --out detector/`
-    `turncoat fit --config turncoat.toml --supervision anchored --temperature auto --out detector/`
-    `turncoat fit --config turncoat.toml --states 7 --kind hybrid --out detector/ --json`
-    `turncoat fit --config turncoat.toml --tier neural --supervision anchored --out detector/`
+    `turncoat fit --config turncoat.toml --states 7 --supervision anchored --kind hybrid`
+    `turncoat fit --config turncoat.toml --tier neural --supervision anchored`
     """
     from turncoat import Detector
-    from turncoat.data import read, splits
     from turncoat.features import Features
     from turncoat.scoring.bundle import DETECTOR_FORMAT
+    from turncoat.scoring.detector import DETECTOR_KINDS
     from turncoat.selection.sweep import ORDERS
 
     DETECTOR_FORMAT.check_target(out)
+    config = config or find_config(data)
+    given = _list_given(context)
+    if not given:
+        max_trials = 1 if quick else trials or None
+        kinds = DETECTOR_KINDS if kind is None else (kind,)
+        own = (kinds, parse_budget(budget), max_trials, label_delay_days, seed, refit, as_json)
+        options = ChampionOptions(*own)
+        source, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
+        if not as_json:
+            echo(f"{transactions}\n{parts}")
+        fit_champion(transactions, parts, options, out, source)
+        return
+    for name in ("budget", "trials", "quick", "refit"):
+        if _is_given(context, name):
+            problem = f"--{name} is for choosing a detector, and --{given[0]} chooses one"
+            raise ConfigError(f"{problem}. Leave one of them out")
+    kind = kind or "regimes"
     model = _build_model(context, 2 if states == AUTO else parse_count("--states", states))
     model.set_params(n_restarts=restarts, max_iter=max_iterations, random_state=seed)
     names = include.split(",") if include else None
@@ -110,17 +148,10 @@ def fit(
         raise ConfigError("--fraud-states needs --supervision anchored. Add it, or leave it out")
     if fraud_states >= max(ORDERS):
         raise ConfigError(f"--fraud-states is {fraud_states}; it must be below {max(ORDERS)}")
-    source = find_data(data, config)
-    with Console(stderr=True).status(escape(f"reading {source}")):
-        transactions = read(source, config)
+    source, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
     if ranker and ranker != ENCODER_HEAD and ranker not in transactions.schema.continuous:
         rule = f"it must be a continuous column of the schema, or {ENCODER_HEAD}"
         raise ConfigError(f"--ranker is {ranker!r}; {rule}")
-    rows = (transactions.customer_codes, transactions.times, transactions.labels)
-    if split == "customer":
-        parts = splits.split_by_customer(*rows, seed=seed)
-    else:
-        parts = splits.split_by_time(*rows, gap_s=label_delay_days * splits.DAY)
     if not as_json:
         echo(f"{transactions}\n{parts}")
     choice = None
@@ -139,6 +170,35 @@ def fit(
         echo(f"Saved to {out}. Next: {command} --out scores.parquet")
 
 
+def _is_given(context: Context, name: str) -> bool:
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+
+
+def _list_given(context: Context) -> list[str]:
+    """The model options on the command line; with any of them the user chooses the detector."""
+    return [name.replace("_", "-") for name in MODEL_OPTIONS if _is_given(context, name)]
+
+
+def _read_and_split(
+    data: Path | None, config: str, split: str, label_delay_days: float, seed: int
+) -> tuple[Path, Transactions, Split]:
+    """The path of the data, the transactions and their parts."""
+    from turncoat.data import read, splits
+
+    source = find_data(data, config)
+    with Console(stderr=True).status(escape(f"reading {source}")):
+        transactions = read(source, config)
+    rows = (transactions.customer_codes, transactions.times, transactions.labels)
+    gap_s = label_delay_days * splits.DAY
+    if split == "time":
+        parts = splits.split_by_time(*rows, gap_s=gap_s)
+    elif split == "customer":
+        parts = splits.split_by_customer(*rows, seed=seed)
+    else:
+        parts = splits.split_automatically(*rows, gap_s=gap_s, seed=seed)
+    return source, transactions, parts
+
+
 def _build_model(context: Context, n_states: int) -> Model:
     """Return an unfitted model. Refuse options that the tier does not have."""
     from turncoat import BaumWelchHMM, Encoder, NeuralVariationalHMM, VariationalHMM
@@ -154,7 +214,7 @@ def _build_model(context: Context, n_states: int) -> Model:
     given = [
         f"--{name.replace('_', '-')}"
         for name in (*NEURAL_OPTIONS, "dropout_draws")
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        if _is_given(context, name)
     ]
     if options["ranker"] == ENCODER_HEAD:
         given.append(f"--ranker {ENCODER_HEAD}")
@@ -245,6 +305,18 @@ def _summarize(
         "fraud_regime": regimes.fraud_state,
         "regimes": pl.DataFrame(columns).fill_nan(None).to_dicts(),  # JSON has no NaN
     }
+
+
+def find_config(data: Path | None) -> str:
+    """The turncoat.toml in or beside the data, or in this folder."""
+    name = "turncoat.toml"
+    folders = [] if data is None else [data, data.parent]
+    for folder in (*folders, Path()):
+        if (folder / name).is_file():
+            return str(folder / name)
+    place = "here" if data is None else f"beside {data} or here"
+    remedy = f"`turncoat init {data or 'FILE'}` writes one; or give --config"
+    raise ConfigError(f"there is no {name} {place}. {remedy}")
 
 
 def find_data(data: Path | None, config: str) -> Path:

@@ -19,6 +19,7 @@ from turncoat.errors import ConfigError, DataError, check_count
 DAY = 86_400.0  # seconds
 PARTS = ("fit", "selection", "calibration", "test")
 _FIT, _SELECTION, _CALIBRATION, _TEST, _EXCLUDED = range(5)
+_MIN_FRAUDS = 10  # of each part, for a split by time to be chosen
 _MAX_UNCOVERED = 0.1  # share of the last test window that the data may not reach
 
 
@@ -93,10 +94,10 @@ def split_by_customer(
 ) -> Split:
     """Assign every customer, with all their rows, to one part at random.
 
-    Shares are of all customers; the rest is for fitting. A share of 0 omits selection or
-    calibration. Customers with a known fraud and all others are divided in the same proportion, so
-    that few frauds still reach every part; which customers are in the test part thus depends on the
-    labels. With `require_fraud`, a part without known fraud is an error.
+    Shares are of all customers; the rest is for fitting. A share of 0 omits a part. Customers with
+    a known fraud and all others are divided in the same proportion, so that few frauds still reach
+    every part; which customers are in the test part thus depends on the labels. With
+    `require_fraud`, a part without known fraud is an error.
     """
     rows = _SplitRows.validate(customers, times, labels)
     shares = _check_shares(selection, calibration, test)
@@ -135,9 +136,9 @@ def split_by_time(
 ) -> Split:
     """Fit on the past, then select, calibrate and test, each on strictly later rows.
 
-    Shares are of all rows; rows of equal time stay together. A share of 0 omits selection or
-    calibration. Rows of the last `gap_s` seconds before the next part are excluded, because their
-    labels would not be known by then.
+    Shares are of all rows; rows of equal time stay together. A share of 0 omits a part. Rows of the
+    last `gap_s` seconds before the test are excluded: their labels would not be known by then. The
+    other parts meet, because all of them are past when a detector goes live.
     """
     rows = _SplitRows.validate(customers, times, labels)
     shares = _check_shares(selection, calibration, test)
@@ -151,9 +152,31 @@ def split_by_time(
         remaining -= shares[part]
         begin = ordered[min(round(remaining * ordered.size), ordered.size - 1)]
         parts[(rows.times >= begin) & (parts == _FIT)] = PARTS.index(part)
-        parts[(rows.times >= begin - gap_s) & (parts == _FIT)] = _EXCLUDED
+        if part == "test":
+            parts[(rows.times >= begin - gap_s) & (parts == _FIT)] = _EXCLUDED
+            remaining = float((parts == _FIT).mean())
     required = ["fit", *(part for part, share in shares.items() if share)]
     return rows.split("by time", None, parts, required, require_fraud)
+
+
+def split_automatically(
+    customers: ArrayLike,
+    times: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    test: float = 0.15,
+    gap_s: float = 0.0,
+    seed: int = 42,
+) -> Split:
+    """By time where each part then knows ten frauds, as a detector is used; else by customer."""
+    rows = (customers, times, labels)
+    try:
+        split = split_by_time(*rows, test=test, gap_s=gap_s)
+    except DataError:
+        return split_by_customer(*rows, test=test, seed=seed)
+    used = [part for part in PARTS if part != "test" or test]
+    frauds = min(split.summaries[part].frauds or 0 for part in used)
+    return split if frauds >= _MIN_FRAUDS else split_by_customer(*rows, test=test, seed=seed)
 
 
 def split_prequential(
@@ -334,11 +357,9 @@ def _divide_in_proportion(sizes: dict[str, int], n: int) -> dict[str, int]:
 def _check_shares(selection: float, calibration: float, test: float) -> dict[str, float]:
     shares = {"selection": selection, "calibration": calibration, "test": test}
     for name, share in shares.items():
-        is_optional = name != "test"
-        if not (0 < share < 1 or (is_optional and share == 0)):
-            rule = f"{'at least 0' if is_optional else 'above 0'} and below 1"
+        if not 0 <= share < 1:
             remedy = "Give its share of the data, such as 0.1"
-            raise ConfigError(f"{name} must be {rule}; found {share!r}. {remedy}")
+            raise ConfigError(f"{name} must be at least 0 and below 1; found {share!r}. {remedy}")
     total = sum(shares.values())
     if total >= 1:
         rule = "selection, calibration and test must add up to less than 1"

@@ -16,12 +16,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.metrics import average_precision_score
 
 from turncoat.arrays import Array
 from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ConfigError, DataError, require_extra
+from turncoat.errors import ConfigError, require_extra
 from turncoat.evaluation.bootstrap import bootstrap
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.features import Features
@@ -90,6 +91,11 @@ class Champion:
         names = sum(self.detector.features_.feature_names, ())
         weights = zip(names, self.detector.model_.weights or (), strict=True)
         return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
+
+    def refit(self, transactions: Transactions, split: Split) -> Detector:
+        """A detector with the same choices, fitted to other rows; nothing is chosen again."""
+        detector: Detector = clone(self.detector)
+        return detector.fit(transactions, split)
 
     def describe(self) -> str:
         """What was chosen and why, in a few lines."""
@@ -177,24 +183,29 @@ class _Choice:
     chain_trials: list[ChainTrial] = field(default_factory=list)
 
     def run(self, kinds: tuple[str, ...]) -> Champion:
+        for part in ("fit", "selection", "calibration"):
+            rows = self.split.parts[part]
+            if len(rows) == 0:
+                problem = f"the split {self.split.name!r} has no {part} part"
+                raise ConfigError(f"{problem}, and choosing a detector needs one")
+            self.transactions.take(rows).require_labels("choosing a detector", part)
         self.announce("features")
-        self.features = self.features.fit(self.transactions.take(self.split.fit))
+        self.features = clone(self.features).fit(self.transactions.take(self.split.fit))
         chain, model = self._choose_chain()
         searched, kind_trials = self._choose_kind(chain, model, kinds)
         kind = _pick_simplest(kind_trials)
-        self.announce(f"fitting the chosen detector, {kind}, to all rows")
+        self.announce(f"fitting the chosen detector, {kind}")
         anchoring = chain.anchoring or Anchoring()
         params = None if kind == "regimes" else searched[kind].params
         detector = Detector(
             self.features,
-            chain.model.set_params(init=model.params_),
+            clone(chain.model).set_params(init=model.params_),
             supervision="anchored",
             n_fraud_states=anchoring.n_fraud_states,
             evidence="weighted",
             kind=kind,
             trees=None if params is None else BoostedTrees(params=params),
         ).fit(self.transactions, self.split)
-        chain.model.set_params(init=None)
         seconds = time.monotonic() - self.started
         trials = tuple(self.chain_trials), tuple(kind_trials)
         return Champion(detector, *trials, searched.get("ranker"), seconds)
@@ -231,10 +242,10 @@ class _Choice:
 
         for states in N_STATES:
             attempt(sizes[0], states, self.seed)
-        chosen = max(self.chain_trials, key=lambda one: one.average_precision)
+        chosen = self._best_chain
         for n_features in sizes[1:]:
             attempt(n_features, (chosen.n_states, chosen.n_fraud_states), self.seed)
-        chosen = max(self.chain_trials, key=lambda one: one.average_precision)
+        chosen = self._best_chain
         for more in range(1, N_SEEDS):
             states = chosen.n_states, chosen.n_fraud_states
             attempt(chosen.n_features, states, self.seed + more)
@@ -244,12 +255,12 @@ class _Choice:
     def _order_features(self, panel: Panel) -> Array:
         """All columns of the panel, by the total gain of a quick booster on fit rows."""
         self.announce("ordering features")
-        labels = _require_both(panel, "fit")
-        customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)
-        rows = sample_customers(labels, customers, _SEARCH_ROWS, self.seed)
+        panel = _sample_panel(panel, _SEARCH_ROWS, self.seed)
+        labels = np.asarray(panel.labels)
+        rows = np.flatnonzero(labels >= 0)
         columns = build_ranker_matrix(panel.continuous[rows], panel.categorical[rows])
-        unused = np.zeros(len(rows)), np.zeros(len(rows), bool)
-        training = TrainingRows(columns, labels[rows], customers[rows], *unused)
+        unused = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows), bool)
+        training = TrainingRows(columns, labels[rows], *unused)
         booster = tuning.fit_booster(_QUICK, training, self.seed, available_threads())
         gains = booster.get_score(importance_type="total_gain")
         values = np.array([gains.get(f"f{i}", 0.0) for i in range(columns.shape[1])])
@@ -258,19 +269,19 @@ class _Choice:
         return np.concatenate([used[np.argsort(-values[used], kind="stable")], rest])
 
     def _sample_selection(self) -> SelectionRows:
-        held_out = build_split_panel(self.features, self.transactions, self.split, "selection")
-        selection = SelectionRows(*held_out)
-        _require_both(selection.panel, "selection", selection.places)
-        panel = selection.panel
-        if panel.n_rows <= _CHAIN_ROWS:
-            return selection
-        customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)
-        is_place = np.zeros(panel.n_rows, bool)
+        selection = self._select_known()
+        panel, is_place = selection.panel, np.zeros(selection.panel.n_rows, bool)
         is_place[selection.places] = True
-        labels = np.where(is_place, np.asarray(panel.labels), 0)
-        kept = sample_customers(labels, customers, _CHAIN_ROWS, self.seed)
-        is_kept = np.isin(np.arange(panel.n_sequences), customers[kept])
-        return selection.drop_customers(np.asarray(panel.customers)[~is_kept])
+        kept = _sample_sequences(panel, is_place & (panel.labels == 1), _CHAIN_ROWS, self.seed)
+        others = np.setdiff1d(np.arange(panel.n_sequences), kept)
+        return selection.drop_customers(np.asarray(panel.customers)[others])
+
+    def _select_known(self) -> SelectionRows:
+        """The selection rows of known label."""
+        rows = self.split.selection
+        rows = rows[np.asarray(self.transactions.labels)[rows] >= 0]
+        parts = self.features, self.transactions, self.split, "selection"
+        return SelectionRows(*build_split_panel(*parts, rows))
 
     def _choose_kind(
         self, chain: ChainFit, model: Any, kinds: tuple[str, ...]
@@ -279,10 +290,12 @@ class _Choice:
         parts = self.features, model, chain
         columns: dict[str, ScoredLabels] = {}
         searched: dict[str, Trial] = {}
-        rows = build_training_rows(parts, self.transactions, self.split, "hybrid" in kinds)
+        if set(kinds) == {"regimes"}:
+            return {}, [KindTrial("regimes", self._best_chain.average_precision, 0.0, 0.0)]
+        split = _reduce(self.split, self.transactions, _COMPARED_ROWS, self.seed)
+        rows = build_training_rows(parts, self.transactions, split, "hybrid" in kinds)
         n_features = len(sum(self.features.feature_names, ()))
-        compared = tuning.sample_search_rows(rows, _COMPARED_ROWS, self.seed)
-        held_out = compared.take(compared.is_validation)
+        held_out = rows.take(rows.is_validation)
         for kind in kinds:
             if kind == "regimes":
                 columns[kind] = self._score_regimes(chain, model, held_out)
@@ -294,8 +307,7 @@ class _Choice:
             n_left = sum(other != "regimes" for other in kinds[kinds.index(kind) :])
             share = _SEARCH_SHARE - (n_left - 1) * (_SEARCH_SHARE - _CHAIN_SHARE) / 2
             trial = trees.search(own, self.seed, self._deadline(share))
-            sample = compared._replace(columns=compared.columns[:, :width])
-            options = sample, self.seed, available_threads()
+            options = own, self.seed, available_threads()
             n_rounds, scores = tuning.validate_params(trial.params, *options)
             searched[kind] = replace(trial, params={**trial.params, "n_estimators": n_rounds})
             columns[kind] = _as_scored(scores, held_out)
@@ -303,8 +315,11 @@ class _Choice:
 
     def _score_regimes(self, chain: ChainFit, model: Any, held_out: TrainingRows) -> ScoredLabels:
         self.announce("regimes: scoring the selection part")
-        found = build_split_panel(self.features, self.transactions, self.split, "selection")
-        return _as_scored(_score_held_out(chain, model, SelectionRows(*found))[0], held_out)
+        return _as_scored(_score_held_out(chain, model, self._select_known())[0], held_out)
+
+    @property
+    def _best_chain(self) -> ChainTrial:
+        return max(self.chain_trials, key=lambda one: one.average_precision)
 
 
 def _make_chain(weights: list[float], states: tuple[int, int], seed: int) -> ChainFit:
@@ -364,18 +379,19 @@ def _sample_panel(panel: Panel, n_rows: int, seed: int) -> Panel:
     """About `n_rows` of a panel, of whole customers, with fraud in proportion."""
     if panel.n_rows <= n_rows:
         return panel
+    return panel[_sample_sequences(panel, np.asarray(panel.labels) == 1, n_rows, seed)]
+
+
+def _sample_sequences(panel: Panel, is_fraud: Array, n_rows: int, seed: int) -> Array:
+    """Customers with about `n_rows`, those with and without fraud in proportion."""
     customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)
-    rows = sample_customers(np.asarray(panel.labels), customers, n_rows, seed)
-    return panel[np.unique(customers[rows])]
+    return np.unique(customers[sample_customers(is_fraud, customers, n_rows, seed)])
 
 
-def _require_both(panel: Panel, part: str, places: Array | None = None) -> Array:
-    labels = panel.labels
-    if labels is None:
-        raise DataError("choosing a detector needs labels. Set `label` in the schema")
-    own = labels if places is None else labels[places]
-    n_frauds, n_genuine = int((own == 1).sum()), int((own == 0).sum())
-    if not n_frauds or not n_genuine:
-        found = f"{n_frauds:,} known frauds and {n_genuine:,} known genuine transactions"
-        raise DataError(f"the {part} part has {found}, and both are needed. Give more data")
-    return labels
+def _reduce(split: Split, transactions: Transactions, n_rows: int, seed: int) -> Split:
+    """The split with about `n_rows` rows to fit on; the others remain as history."""
+    labels = np.asarray(transactions.labels)[split.fit] == 1
+    customers = transactions.customer_codes[split.fit]
+    kept = split.fit[sample_customers(labels, customers, n_rows, seed)]
+    rest = np.setdiff1d(split.fit, kept)
+    return replace(split, fit=kept, excluded=np.union1d(split.excluded, rest))

@@ -57,6 +57,10 @@ METRICS: dict[str, Metric] = {
     "recall_at_0.5%": Metric("Recall with 0.5 % alerted", True),
     "recall_at_1%": Metric("Recall with 1 % alerted", True),
     "recall_at_5%": Metric("Recall with 5 % alerted", True),
+    "precision_at_0.1%": Metric("Precision with 0.1 % alerted", True),
+    "precision_at_0.5%": Metric("Precision with 0.5 % alerted", True),
+    "precision_at_1%": Metric("Precision with 1 % alerted", True),
+    "precision_at_5%": Metric("Precision with 5 % alerted", True),
 }
 DAY_METRICS = ("card_precision_100", "precision_100_daily")
 ROW_METRICS = tuple(name for name in METRICS if name not in DAY_METRICS)  # as `row_metrics` orders
@@ -331,12 +335,16 @@ def row_metrics(ranking: Ranking, weights: Array) -> Array:
     """The ROW_METRICS, in order, with row weights [N]."""
     sums, brier, log_loss = accumulate(ranking, weights)
     weight, frauds, gaps = sums[0], sums[1], sums[2]
-    values = np.full(7 + len(BUDGETS), np.nan)
+    n_budgets = len(BUDGETS)
+    values = np.full(7 + 2 * n_budgets, np.nan)
     all_rows, all_frauds = weight[-1], frauds[-1]
     if all_frauds > 0:
         values[0] = _average_precision(weight, frauds)
-        for b in range(len(BUDGETS)):
-            values[7 + b] = interpolate(weight, frauds, BUDGETS[b] * all_rows) / all_frauds
+        for b in range(n_budgets):
+            alerts = BUDGETS[b] * all_rows
+            found = interpolate(weight, frauds, alerts)
+            values[7 + b] = found / all_frauds
+            values[7 + n_budgets + b] = found / alerts
         if all_frauds < all_rows:
             values[1], values[2] = _auroc_and_ks(weight, frauds)
     if all_rows > 0 and ranking.is_probability:

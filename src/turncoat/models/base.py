@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from os import PathLike
@@ -88,7 +89,8 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         self.check_settings()
         check_is_panel(panel)
         self._check_init(panel)
-        is_fitted, n_categories = self._find_fitted(panel), panel.n_categories
+        is_fitted = self._find_weighted(panel.n_continuous + panel.n_categorical)
+        n_categories = panel.n_categories
         if not is_fitted.all():
             panel = panel.take_columns(is_fitted)
         layout = ColumnLayout.create(panel.n_categories, panel.missing_cells, panel.missing_codes)
@@ -191,8 +193,9 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
 
     def copy_with(self, **settings: Any) -> Self:
         """Return a model with the same parameters and other settings for scoring."""
-        model: Self = clone(self).set_params(**settings)
-        return model._set_params(self._get_params())
+        self._get_params()
+        model: Self = copy(self).set_params(**settings)
+        return model
 
     def limit_field_effects(self) -> Array:
         """Return how far each column can move the log odds of two states at most [D + J].
@@ -210,10 +213,9 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         In the variational tier, prefer the lower bound. There log L is what `log_likelihood`
         returns, which is a log density only under ``emission="predictive"``.
         """
-        k = self._get_params().n_states
-        fitted = panel.take_columns(self._find_fitted(panel))
-        n_categories = sum(size - 1 for size in fitted.n_categories)
-        n_free = (k - 1) + k * (k - 1) + 2 * k * fitted.n_continuous + k * n_categories
+        params = self._get_used_params()
+        k, d = params.n_states, params.means.shape[1]
+        n_free = (k - 1) + k * (k - 1) + 2 * k * d + k * sum(c - 1 for c in params.n_categories)
         return float(-2.0 * self.log_likelihood(panel).sum() + n_free * np.log(panel.n_rows))
 
     def sample(
@@ -241,23 +243,21 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         if init.n_states != self.n_states:
             raise ConfigError(f"init has {init.n_states} states but n_states is {self.n_states}")
 
-    def _find_fitted(self, panel: Panel) -> Array:
-        """The columns that take part in the fit, as a mask [D + J]."""
-        n_columns = panel.n_continuous + panel.n_categorical
+    def _find_weighted(self, n_columns: int) -> Array:
+        """The columns with a weight above 0, as a mask [D + J]."""
         if self.weights is None:
             return np.ones(n_columns, bool)
         weights = np.asarray(self.weights)
         if len(weights) != n_columns:
-            expected = f"weights must have one for each of the panel's {n_columns} columns"
+            expected = f"weights must have one for each of the {n_columns} columns"
             raise ConfigError(f"{expected}; found {len(weights)}")
         return np.asarray(weights > 0)
 
     def _used_columns(self) -> UsedColumns:
         """The columns that count when scoring."""
-        n_continuous, n_categories = self._get_params().means.shape[1], self.params_.n_categories
-        mask = np.ones(n_continuous + len(n_categories), bool)
-        if self.weights is not None:
-            mask = np.asarray(self.weights) > 0
+        params = self._get_params()
+        n_continuous = params.means.shape[1]
+        mask = self._find_weighted(n_continuous + len(params.n_categories))
         return UsedColumns.split(mask, n_continuous)
 
     def _get_used_params(self) -> P:

@@ -67,7 +67,9 @@ class _StateArrays:
         """Return the parameters of some columns: a mask over continuous, then categorical."""
         cells, codes = np.split(mask, [len(mask) - len(self.n_categories)])
         _, _, *columns, categories = _field_names(self)
-        values: dict[str, Any] = {name: getattr(self, name)[:, cells] for name in columns}
+        values: dict[str, Any] = {}
+        for name in columns:  # kernels read rows of states
+            values[name] = np.ascontiguousarray(getattr(self, name)[:, cells])
         parts = getattr(self, categories)
         values[categories] = tuple(parts[j] for j in np.flatnonzero(codes))
         return replace(self, **values)

@@ -38,6 +38,7 @@ class MetricText(NamedTuple):
 _GAP = "mean gap between score and fraud rate over bins with equally many rows"
 _DAILY = "share of {} among the 100 {} with the highest scores of a day"
 _FOUND = "share of fraud found if {} transactions are reviewed"
+_HITS = "share of fraud among the alerts if {} transactions are reviewed"
 _TEXTS = {
     "average_precision": ("AP", "average precision, the area under the precision-recall curve"),
     "auroc": ("AUROC", "chance that a fraud scores above a genuine transaction"),
@@ -52,6 +53,10 @@ _TEXTS = {
     "recall_at_0.5%": (f"Recall at 0.5{_PERCENT}", _FOUND.format("5 in 1,000")),
     "recall_at_1%": (f"Recall at 1{_PERCENT}", _FOUND.format("1 in 100")),
     "recall_at_5%": (f"Recall at 5{_PERCENT}", _FOUND.format("5 in 100")),
+    "precision_at_0.1%": (f"Precision at 0.1{_PERCENT}", _HITS.format("1 in 1,000")),
+    "precision_at_0.5%": (f"Precision at 0.5{_PERCENT}", _HITS.format("5 in 1,000")),
+    "precision_at_1%": (f"Precision at 1{_PERCENT}", _HITS.format("1 in 100")),
+    "precision_at_5%": (f"Precision at 5{_PERCENT}", _HITS.format("5 in 100")),
 }
 METRIC_TEXTS = {
     name: MetricText(
@@ -62,7 +67,10 @@ METRIC_TEXTS = {
     )
     for name, texts in _TEXTS.items()
 }
-_FOLDED = ("ece_width", "precision_100_daily", "recall_at_0.1%", "recall_at_0.5%", "recall_at_5%")
+_FOLDED = (
+    *("ece_width", "precision_100_daily", "recall_at_0.1%", "recall_at_0.5%", "recall_at_5%"),
+    *("precision_at_0.1%", "precision_at_0.5%", "precision_at_1%", "precision_at_5%"),
+)
 MAIN_METRICS = tuple(name for name in _TEXTS if name not in _FOLDED)
 FAMILIES = {
     "hmm": "Hidden Markov models",

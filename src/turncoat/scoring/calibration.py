@@ -56,7 +56,10 @@ class Calibration:
     def measure(cls, rows: CalibrationRows, in_sample: Regimes, share: float) -> Calibration:
         """Measure the regimes and the reference; `share` is the temporal share."""
         known = (rows.labels, rows.offsets, in_sample.stickiness, "calibration")
-        regimes = {mode: Regimes.measure(rows.beliefs[mode], *known, mode) for mode in MODES}
+        regimes = {
+            mode: Regimes.measure(rows.beliefs[mode], *known, mode, in_sample.by_likelihood)
+            for mode in MODES
+        }
         beliefs = rows.beliefs[FILTERED]
         reference = Reference.measure(beliefs, rows.cells, regimes[FILTERED].predict(beliefs)[0])
         time_range = (float(rows.times.min()), float(rows.times.max()))
@@ -104,7 +107,8 @@ class Calibration:
         n_rows, old = np.size(labels), self.regimes[FILTERED]
         known_beliefs = _check_beliefs(beliefs, n_rows, self.n_states)[known]
         rows = (known_beliefs, known_labels, known_offsets)
-        regimes = old.update(Regimes.measure(*rows, old.stickiness, "labels"), keep)
+        kind = FILTERED, old.by_likelihood
+        regimes = old.update(Regimes.measure(*rows, old.stickiness, "labels", *kind), keep)
         ranker = None
         if self.regime_rankers is not None:
             scores = _check_ranker_scores(ranker_scores, n_rows)[known]

@@ -117,7 +117,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         rows = _select_rows(part, labels, held_out, beliefs, places)
         stickiness = np.diag(self.model_.params_.transition_matrix)
         known = (np.asarray(panel.labels), panel.offsets, stickiness, "fit")
-        in_sample = Regimes.measure(self._infer(panel, FILTERED), *known)
+        by_likelihood = self.evidence == "weighted"
+        in_sample = Regimes.measure(self._infer(panel, FILTERED), *known, FILTERED, by_likelihood)
         share = self._temporal_share(held_out, places, beliefs[FILTERED])
         self.calibration_ = Calibration.measure(rows, in_sample, share)
         if self.kind != "regimes":

@@ -57,13 +57,14 @@ def learn_weights(
     weights = np.full(terms.shape[2], _START)
     for _ in range(_N_ROUNDS):
         every = np.zeros(n_columns)
-        every[is_fitted] = weights
+        every[is_fitted] = np.maximum(weights, _MIN_WEIGHT)
         path = BeliefPath.filter(model.copy_with(weights=every.tolist(), temperature=1.0), panel)
         prior = model.predict_log_beliefs(path.before[rows], path.has_before[rows])
         found = EvidenceRows(terms, prior, likelihoods[labels], counts)
         weights = minimise_loss(found, weights, max_weights)
+    is_kept = weights >= _MIN_WEIGHT
     every = np.zeros(n_columns)
-    every[is_fitted] = np.where(weights < _MIN_WEIGHT, 0.0, weights)
+    every[is_fitted] = np.where(is_kept, weights, 0.0) if is_kept.any() else _MIN_WEIGHT
     return every
 
 

@@ -17,6 +17,7 @@ from turncoat.scoring.scores import mix_rates
 
 PRIOR_ROWS = 1.0  # every regime's mean starts with this many transactions at the overall rate
 BETA_PRIOR = 0.5  # both counts of the Beta prior (Jeffreys): no fraud seen does not mean no risk
+_MAX_EM_STEPS, _MIN_EM_STEP = 200, 1e-6
 MIN_OUTCOMES = 10  # frauds, or genuine transactions; with fewer the rates are rough
 
 
@@ -32,6 +33,7 @@ class Regimes:
     evidence: Array  # [K] independent transactions that N_k is worth; customers' rows are alike
     stickiness: Array  # [K] probability to stay
     correlation: Array  # [K, K] of the rates' errors; a customer's rows are in several regimes
+    by_likelihood: bool = False  # see `measure`
 
     @classmethod
     def measure(
@@ -42,10 +44,14 @@ class Regimes:
         stickiness: Array,
         part: str,
         mode: str = "filtered",
+        by_likelihood: bool = False,
     ) -> Regimes:
         """Weigh labels [N] by state probabilities [N, K]; customer u has rows offsets[u:u + 2].
 
-        Rows of unknown label (below 0) are left out.
+        Rows of unknown label (below 0) are left out. A label counts for every regime that its row
+        may be in, F_k = sum of P(k) y, or with `by_likelihood` for the regimes that explain it: the
+        rates then maximise the likelihood of the labels, sum of log P(y). The first is the paper's.
+        Where rows are often between two regimes it draws their rates together.
         """
         known, offsets = select_known(labels, offsets)
         if len(known) == 0:
@@ -53,12 +59,17 @@ class Regimes:
             raise DataError(f"{found}. Choose a larger part")
         probs, labels = probs[known], labels[known]
         mass = probs.sum(axis=0)
+        stays = np.asarray(stickiness, np.float64)
+        if by_likelihood:
+            rates = _maximise_likelihood(probs, labels)
+            evidence, correlation = _weigh_likelihood(probs, labels, rates, offsets)
+            figures = (mass, rates * mass, evidence, stays, correlation)
+            return cls(part, mode, part == "fit", *figures, by_likelihood)
         frauds = probs.T @ labels.astype(np.float64)
         rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)
         residuals = probs * (labels[:, None] - rates)
         evidence = mass / _inflation(probs, residuals, mass * rates * (1.0 - rates), offsets)
         sums = np.add.reduceat(residuals, offsets[:-1], axis=0)
-        stays = np.asarray(stickiness, np.float64)
         correlation = _correlate(sums.T @ sums)
         return cls(part, mode, part == "fit", mass, frauds, evidence, stays, correlation)
 
@@ -82,7 +93,8 @@ class Regimes:
         source = (new.part if keep == 0 else part, self.mode)
         in_sample = new.in_sample or (keep > 0 and self.in_sample)
         correlation = _correlate(keep * self._squared_errors() + new._squared_errors())
-        return Regimes(*source, in_sample, mass, frauds, evidence, self.stickiness, correlation)
+        sums = (mass, frauds, evidence, self.stickiness, correlation)
+        return Regimes(*source, in_sample, *sums, self.by_likelihood)
 
     def check(self, n_states: int) -> None:
         """Raise ValueError if these are not regimes of a model with this many states."""
@@ -140,6 +152,8 @@ class Regimes:
     @cached_property
     def mean_rates(self) -> Array:
         """The fraud rates [K] in scores: near the overall rate if little is known, never 0 or 1."""
+        if self.by_likelihood:
+            return self.rates  # the prior is in them
         overall = (self.frauds.sum() + BETA_PRIOR) / (self.mass.sum() + 2 * BETA_PRIOR)
         frauds = self.rates * self.evidence + PRIOR_ROWS * overall
         return np.asarray(frauds / (self.evidence + PRIOR_ROWS))
@@ -220,6 +234,44 @@ def check_arrays(owner: object, shape: tuple[int, ...], *names: str, dtype: Any 
         if array.shape != shape or array.dtype != dtype or not np.isfinite(array).all():
             problem = f"must be finite numbers of type {dtype} and shape {shape}"
             raise ValueError(f"the {name} of the {type(owner).__name__} {problem}")
+
+
+def _maximise_likelihood(probs: Array, labels: Array) -> Array:
+    """The rates [K] at which sum_k P(k) rate_k is likeliest to give the labels (EM)."""
+    overall = (labels.sum() + BETA_PRIOR) / (len(labels) + 2 * BETA_PRIOR)
+    rates = np.full(probs.shape[1], overall)
+    fraud, genuine = probs[labels == 1], probs[labels == 0]
+    for _ in range(_MAX_EM_STEPS):
+        counts = []
+        for part, shares in ((fraud, rates), (genuine, 1.0 - rates)):
+            joint = part * shares
+            counts.append((joint / joint.sum(axis=1, keepdims=True)).sum(axis=0))
+        total = counts[0] + counts[1] + PRIOR_ROWS
+        found = (counts[0] + PRIOR_ROWS * overall) / total
+        step, rates = float(np.abs(found - rates).max()), found
+        if step < _MIN_EM_STEP:
+            break
+    return rates
+
+
+def _weigh_likelihood(
+    probs: Array, labels: Array, rates: Array, offsets: Array
+) -> tuple[Array, Array]:
+    """Independent transactions that each of these rates is worth [K], and their correlation.
+
+    From the sandwich covariance of maximum likelihood, with customers as clusters.
+    """
+    chances = np.where(labels == 1, probs @ rates, probs @ (1.0 - rates))
+    slopes = probs * np.where(labels == 1, 1.0, -1.0)[:, None] / chances[:, None]
+    spreads = np.maximum(rates * (1.0 - rates), 1.0 / (len(labels) + 4.0))
+    information = slopes.T @ slopes + np.diag(PRIOR_ROWS / spreads)
+    sums = np.add.reduceat(slopes, offsets[:-1], axis=0)
+    inverse = np.linalg.inv(information)
+    clustered = inverse @ (sums.T @ sums) @ inverse
+    # Customers' rows are seldom less alike than independent ones.
+    variances = np.maximum(np.diag(clustered), np.diag(inverse))
+    evidence = np.clip(spreads / variances - PRIOR_ROWS, 0.0, probs.sum(axis=0))
+    return evidence, _correlate(clustered)
 
 
 def _correlate(products: Array) -> Array:

@@ -102,7 +102,8 @@ def widened_terms(model: LogModel, latents: Array, variances: Array) -> Array:
     if model.dof is None:
         log_kernel = -0.5 * residual**2
     else:  # widened in the same way, which is an approximation
-        log_kernel = -0.5 * (model.dof + 1.0) * np.log1p(residual**2 / model.dof)
+        ratio = np.minimum(1.0 + residual**2 / model.dof, model.max_ratio)
+        log_kernel = -0.5 * (model.dof + 1.0) * np.log(ratio)
     return np.asarray(model.constants + (np.log(shrinkage) + log_kernel) * model.weights)
 
 

@@ -1,0 +1,177 @@
+"""`turncoat fit` without model options, and `turncoat evaluate`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from typer import Argument, Option, echo
+
+from turncoat.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from turncoat.data import Transactions
+    from turncoat.data.splits import Split
+    from turncoat.evaluation.champion import Champion
+    from turncoat.evaluation.verdict import Evaluation
+    from turncoat.scoring import Detector
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_FROM_HELP = "Judge only transactions from this time on (ISO date, or seconds as in the file)."
+
+
+class ChampionOptions(NamedTuple):
+    """What a user may say about the choice."""
+
+    kinds: tuple[str, ...]
+    budget_s: float
+    max_trials: int | None  # None: as the budget allows
+    label_delay_days: float
+    seed: int
+    refit: bool
+    as_json: bool
+
+
+def fit_champion(
+    data: Transactions, parts: Split, options: ChampionOptions, out: Path, source: Path
+) -> None:
+    """Choose a detector, print its verdict on the test part, refit it to all rows and save it."""
+    from turncoat.data.splits import DAY, split_automatically
+    from turncoat.evaluation.champion import choose_champion
+    from turncoat.evaluation.verdict import evaluate_against_baselines
+    from turncoat.features import Features
+
+    console = Console(stderr=True)
+    with console.status("choosing a detector") as status:
+        champion = choose_champion(
+            data,
+            parts,
+            Features(label_delay_days=options.label_delay_days),
+            kinds=options.kinds,
+            budget_s=options.budget_s,
+            max_trials=options.max_trials,
+            seed=options.seed,
+            announce=lambda text: status.update(escape(f"choosing a detector: {text}")),
+        )
+        status.update("evaluating it on the test part, beside XGBoost and logistic regression")
+        params = None if champion.ranker is None else champion.ranker.params
+        detector = champion.detector
+        figures = evaluate_against_baselines(detector, data, parts, params, options.seed)
+        if options.refit:
+            status.update("fitting it again to all rows, the test part included")
+            gap_s = options.label_delay_days * DAY
+            rows = (data.customer_codes, data.times, data.labels)
+            every = split_automatically(*rows, test=0.0, gap_s=gap_s, seed=options.seed)
+            detector = champion.refit(data, every)
+    replaced = out.exists()
+    detector.save(out)
+    if options.as_json:
+        echo(json.dumps(_summarize(champion, detector, parts, figures, options, out)))
+        return
+    echo(f"{champion.describe()}\n\nOn the test part, which nothing was fitted or chosen on:")
+    echo(figures.describe())
+    if options.refit:
+        echo("\nThe saved detector has the same choices, fitted again to all rows.")
+    echo(f"\n{detector.describe()}\n")
+    command = shlex.join(["turncoat", "score", str(out), str(source)])
+    words = "Replaced the detector in" if replaced else "Saved to"
+    echo(f"{words} {out}. Next: {command} --out scores.parquet, or turncoat serve {out}")
+
+
+def evaluate(
+    model: Annotated[Path, Argument(help="A folder written by `turncoat fit`.")],
+    data: Annotated[Path, Argument(help="A labelled file, with the customers' history before.")],
+    since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
+    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure a detector on a labelled file: figures with intervals, of filtered scores.
+
+    Rows without a label, and rows before `--from`, are history only.
+
+    Examples:
+    `turncoat evaluate detector/ july.csv`
+    `turncoat evaluate detector/ payments.csv --from 2024-07-01 --json`
+    """
+    import numpy as np
+
+    from turncoat import load
+    from turncoat.data import read
+    from turncoat.evaluation.verdict import evaluate_detector
+
+    detector = load(model)
+    with Console(stderr=True).status(escape(f"evaluating on {data}")):
+        transactions = read(data, detector.features_.plan.schema)
+        start = _parse_time(since, transactions) if since else -math.inf
+        rows = np.flatnonzero(transactions.times >= start)
+        if len(rows) == 0:
+            raise DataError(f"{data}: no transaction is at or after --from {since}")
+        figures = evaluate_detector(detector, transactions, rows)
+    last = detector.calibration_.time_range[1]
+    seen = int((transactions.times[rows] <= last).sum())
+    note = ""
+    if seen:
+        share = f"{seen:,} of the {len(rows):,} transactions are not later than the detector's data"
+        note = f"{share}: it may have been fitted on them. Use --from for later ones"
+    if as_json:
+        echo(json.dumps({**asdict(figures), "verdict": figures.verdict, "note": note}))
+        return
+    echo(figures.describe())
+    if note:
+        echo(f"Please note: {note}.")
+
+
+def parse_budget(text: str) -> float:
+    """A time such as 90s, 5m or 1h, in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
+    if found is None or float(found[1]) == 0:
+        rule = "it must be a time above 0, such as 90s, 5m or 1h"
+        raise ConfigError(f"--budget is {text!r}; {rule}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _parse_time(text: str, transactions: Transactions) -> float:
+    """A time in the units of the transactions' times."""
+    from datetime import UTC, datetime
+
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as problem:
+        rule = "it must be an ISO date such as 2024-07-01, or seconds"
+        raise ConfigError(f"--from is {text!r}; {rule}") from problem
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return moment.timestamp()
+
+
+def _summarize(
+    champion: Champion,
+    detector: Detector,
+    parts: Split,
+    figures: Evaluation,
+    options: ChampionOptions,
+    out: Path,
+) -> dict[str, Any]:
+    """The choice as JSON values."""
+    return {
+        "out": str(out),
+        "split": {part: asdict(summary) for part, summary in parts.summaries.items()},
+        "kind": detector.kind,
+        "states": detector.model_.n_states,
+        "fraud_states": detector.n_fraud_states,
+        "evidence_weights": champion.chain_features,
+        "chains": [one._asdict() for one in champion.chain_trials],
+        "kinds": [one._asdict() for one in champion.kind_trials],
+        "seconds": champion.seconds,
+        "refitted": options.refit,
+        "test": {**asdict(figures), "verdict": figures.verdict},
+    }
