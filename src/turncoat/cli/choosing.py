@@ -61,15 +61,14 @@ def fit_champion(
             announce=lambda text: status.update(escape(f"choosing a detector: {text}")),
         )
         status.update("evaluating it on the test part, beside XGBoost and logistic regression")
-        params = None if champion.ranker is None else champion.ranker.params
         detector = champion.detector
-        figures = evaluate_against_baselines(detector, data, parts, params, options.seed)
+        figures = evaluate_against_baselines(detector, data, parts, champion.ranker, options.seed)
         if options.refit:
             status.update("fitting it again to all rows, the test part included")
             gap_s = options.label_delay_days * DAY
             rows = (data.customer_codes, data.times, data.labels)
             every = split_automatically(*rows, test=0.0, gap_s=gap_s, seed=options.seed)
-            detector = champion.refit(data, every)
+            detector = detector.refit(data, every)
     replaced = out.exists()
     detector.save(out)
     if options.as_json:
@@ -168,6 +167,7 @@ def _summarize(
         "kind": detector.kind,
         "states": detector.model_.n_states,
         "fraud_states": detector.n_fraud_states,
+        "chain": champion.chosen.chain,
         "evidence_weights": champion.chain_features,
         "chains": [one._asdict() for one in champion.chain_trials],
         "kinds": [one._asdict() for one in champion.kind_trials],

@@ -29,7 +29,7 @@ from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models import tuning
 from turncoat.models.boosting import BoostedTrees
-from turncoat.models.tuning import DEFAULT_PARAMS, TrainingRows, Trial, sample_customers
+from turncoat.models.tuning import DEFAULT_PARAMS, TrainingRows, XGBoostParams, sample_customers
 from turncoat.models.variational import VariationalHMM
 from turncoat.numerics.engine import available_threads
 from turncoat.panel import Panel
@@ -52,8 +52,12 @@ _COMPARED_ROWS = 250_000
 _SEARCH_ROWS = 60_000
 _MAX_TRIALS = 20
 _N_RESAMPLES = 200
+_WIDE_STATES = 4
 _MAX_ITERATIONS = 60
 _QUICK = {**DEFAULT_PARAMS, "learning_rate": 0.1, "n_estimators": 100, "max_bin": 1024}
+
+
+SELECTED, ALL = "selected features", "all features"  # what a chain sees
 
 
 class ChainTrial(NamedTuple):
@@ -70,6 +74,7 @@ class KindTrial(NamedTuple):
     """A kind of score and its average precision on the selection part."""
 
     kind: str
+    chain: str  # SELECTED or ALL
     average_precision: float
     shortfall: float  # from the best kind
     standard_error: float  # of the shortfall, by customer
@@ -80,9 +85,10 @@ class Champion:
     """The chosen detector, fitted, and what was tried on the way."""
 
     detector: Detector
+    chosen: KindTrial
     chain_trials: tuple[ChainTrial, ...]
     kind_trials: tuple[KindTrial, ...]
-    ranker: Trial | None  # the best parameters of trees on the features alone
+    ranker: XGBoostParams | None  # the best parameters of trees on the features alone
     seconds: float
 
     @cached_property
@@ -92,28 +98,31 @@ class Champion:
         weights = zip(names, self.detector.model_.weights or (), strict=True)
         return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
 
-    def refit(self, transactions: Transactions, split: Split) -> Detector:
-        """A detector with the same choices, fitted to other rows; nothing is chosen again."""
-        detector: Detector = clone(self.detector)
-        return detector.fit(transactions, split)
-
     def describe(self) -> str:
         """What was chosen and why, in a few lines."""
         model, kind = self.detector.model_, self.detector.kind
-        shown = ", ".join(f"{name} {w:.2g}" for name, w in list(self.chain_features.items())[:8])
-        more = f" and {len(self.chain_features) - 8} more" if len(self.chain_features) > 8 else ""
-        lines = [
-            f"Chosen on the selection part in {self.seconds:.0f} s:",
-            f"  chain: {model.n_states} regimes, {self.detector.n_fraud_states} of them for fraud "
-            f"(best of {len(self.chain_trials)} chains)",
-            f"  evidence weights: {shown}{more}",
-            f"  score: {kind}, {_WHY[kind]}",
-        ]
+        lines = [f"Chosen on the selection part in {self.seconds:.0f} s:"]
+        if self.chosen.chain == SELECTED:
+            weights = list(self.chain_features.items())
+            shown = ", ".join(f"{name} {weight:.2g}" for name, weight in weights[:8])
+            more = f" and {len(weights) - 8} more" if len(weights) > 8 else ""
+            n_fraud = self.detector.n_fraud_states
+            best = f"the best of {len(self.chain_trials)} chains"
+            lines += [
+                f"  chain: {model.n_states} regimes, {n_fraud} of them for fraud; {best}",
+                f"  evidence weights: {shown}{more}",
+            ]
+        else:
+            lines.append(
+                f"  chain: {model.n_states} regimes on all features, fitted without labels"
+            )
+        lines.append(f"  score: {kind}, {_WHY[kind]}")
         for one in self.kind_trials:
-            mark = "*" if one.kind == kind else " "
+            mark = "*" if one == self.chosen else " "
             gap = f", {one.shortfall:.3f} ± {one.standard_error:.3f} below the best"
             gap = gap if one.shortfall > 0 else ", the best"
-            lines.append(f"  {mark} {one.kind}: average precision {one.average_precision:.3f}{gap}")
+            name = one.kind if one.chain == SELECTED else f"{one.kind}, chain on {one.chain}"
+            lines.append(f"  {mark} {name}: average precision {one.average_precision:.3f}{gap}")
         lines.append("  The simplest kind within one standard error of the best is taken.")
         return "\n".join(lines)
 
@@ -181,6 +190,8 @@ class _Choice:
     max_trials: int
     announce: Announce
     chain_trials: list[ChainTrial] = field(default_factory=list)
+    # The parameters of trees by kind and chain.
+    params: dict[tuple[str, str], XGBoostParams] = field(default_factory=dict)
 
     def run(self, kinds: tuple[str, ...]) -> Champion:
         for part in ("fit", "selection", "calibration"):
@@ -192,23 +203,24 @@ class _Choice:
         self.announce("features")
         self.features = clone(self.features).fit(self.transactions.take(self.split.fit))
         chain, model = self._choose_chain()
-        searched, kind_trials = self._choose_kind(chain, model, kinds)
-        kind = _pick_simplest(kind_trials)
-        self.announce(f"fitting the chosen detector, {kind}")
-        anchoring = chain.anchoring or Anchoring()
-        params = None if kind == "regimes" else searched[kind].params
-        detector = Detector(
-            self.features,
-            clone(chain.model).set_params(init=model.params_),
-            supervision="anchored",
-            n_fraud_states=anchoring.n_fraud_states,
-            evidence="weighted",
-            kind=kind,
-            trees=None if params is None else BoostedTrees(params=params),
-        ).fit(self.transactions, self.split)
+        kind_trials = self._choose_kind(chain, model, kinds)
+        chosen = _pick_simplest(kind_trials)
+        self.announce(f"fitting the chosen detector, {chosen.kind}")
+        settings: dict[str, Any] = {"kind": chosen.kind}
+        if chosen.kind != "regimes":
+            settings["trees"] = BoostedTrees(params=self.params[chosen.kind, chosen.chain])
+        if chosen.chain == SELECTED:
+            anchoring = chain.anchoring or Anchoring()
+            settings |= {"supervision": "anchored", "n_fraud_states": anchoring.n_fraud_states}
+            settings["evidence"] = "weighted"
+            start = clone(chain.model).set_params(init=model.params_)
+        else:
+            start = _make_wide_model(self.seed)
+        detector = Detector(self.features, start, **settings)
+        detector.fit(self.transactions, self.split)
         seconds = time.monotonic() - self.started
         trials = tuple(self.chain_trials), tuple(kind_trials)
-        return Champion(detector, *trials, searched.get("ranker"), seconds)
+        return Champion(detector, chosen, *trials, self.params.get(("ranker", SELECTED)), seconds)
 
     def _deadline(self, share: float) -> float:
         return self.started + share * self.budget_s
@@ -283,39 +295,43 @@ class _Choice:
         parts = self.features, self.transactions, self.split, "selection"
         return SelectionRows(*build_split_panel(*parts, rows))
 
-    def _choose_kind(
-        self, chain: ChainFit, model: Any, kinds: tuple[str, ...]
-    ) -> tuple[dict[str, Trial], list[KindTrial]]:
-        """The best parameters of each kind's trees, and the kinds' figures."""
-        parts = self.features, model, chain
-        columns: dict[str, ScoredLabels] = {}
-        searched: dict[str, Trial] = {}
+    def _choose_kind(self, chain: ChainFit, model: Any, kinds: tuple[str, ...]) -> list[KindTrial]:
+        """Figures of every kind on the same rows, the simplest first."""
         if set(kinds) == {"regimes"}:
-            return {}, [KindTrial("regimes", self._best_chain.average_precision, 0.0, 0.0)]
+            value = self._best_chain.average_precision
+            return [KindTrial("regimes", SELECTED, value, 0.0, 0.0)]
         split = _reduce(self.split, self.transactions, _COMPARED_ROWS, self.seed)
+        parts = self.features, model, chain
         rows = build_training_rows(parts, self.transactions, split, "hybrid" in kinds)
         n_features = len(sum(self.features.feature_names, ()))
+        own = rows._replace(columns=np.ascontiguousarray(rows.columns[:, :n_features]))
         held_out = rows.take(rows.is_validation)
-        for kind in kinds:
-            if kind == "regimes":
-                columns[kind] = self._score_regimes(chain, model, held_out)
-                continue
-            width = n_features if kind == "ranker" else rows.columns.shape[1]
-            own = rows._replace(columns=rows.columns[:, :width])
-            trees = BoostedTrees(n_trials=self.max_trials, search_rows=_SEARCH_ROWS)
-            self.announce(f"{kind}: searching the settings of its trees")
-            n_left = sum(other != "regimes" for other in kinds[kinds.index(kind) :])
-            share = _SEARCH_SHARE - (n_left - 1) * (_SEARCH_SHARE - _CHAIN_SHARE) / 2
-            trial = trees.search(own, self.seed, self._deadline(share))
-            options = own, self.seed, available_threads()
-            n_rounds, scores = tuning.validate_params(trial.params, *options)
-            searched[kind] = replace(trial, params={**trial.params, "n_estimators": n_rounds})
-            columns[kind] = _as_scored(scores, held_out)
-        return searched, _compare_kinds(columns, self.seed)
+        columns: dict[tuple[str, str], ScoredLabels] = {}
+        if "regimes" in kinds:
+            self.announce("regimes: scoring the selection part")
+            scores = _score_held_out(chain, model, self._select_known())[0]
+            columns["regimes", SELECTED] = _as_scored(scores, held_out)
+        self.announce("searching the settings of trees")
+        trees = BoostedTrees(n_trials=self.max_trials, search_rows=_SEARCH_ROWS)
+        params = trees.search(own, self.seed, self._deadline(_SEARCH_SHARE)).params
 
-    def _score_regimes(self, chain: ChainFit, model: Any, held_out: TrainingRows) -> ScoredLabels:
-        self.announce("regimes: scoring the selection part")
-        return _as_scored(_score_held_out(chain, model, self._select_known())[0], held_out)
+        def attempt(kind: str, seen: str, training: TrainingRows) -> None:
+            self.announce(f"{kind}, chain on {seen}")
+            options = training, self.seed, available_threads()
+            n_rounds, scores = tuning.validate_params(params, *options)
+            self.params[kind, seen] = {**params, "n_estimators": n_rounds}
+            columns[kind, seen] = _as_scored(scores, held_out)
+
+        attempt("ranker", SELECTED, own)
+        if "hybrid" in kinds:
+            attempt("hybrid", SELECTED, rows)
+            wide = ChainFit(_make_wide_model(self.seed))
+            fit_panel = build_fit_panel(self.features, self.transactions, split)
+            fitted = wide.fit(_sample_panel(fit_panel, _CHAIN_ROWS, self.seed), None)
+            parts = self.features, fitted, wide
+            attempt("hybrid", ALL, build_training_rows(parts, self.transactions, split, True))
+        wanted = {key: scored for key, scored in columns.items() if key[0] in kinds}
+        return _compare_kinds(wanted, self.seed)
 
     @property
     def _best_chain(self) -> ChainTrial:
@@ -347,27 +363,31 @@ def _score_held_out(chain: ChainFit, model: Any, selection: SelectionRows) -> tu
     return scores, float(average_precision_score(labels, scores))
 
 
-def _compare_kinds(columns: dict[str, ScoredLabels], seed: int) -> list[KindTrial]:
+def _compare_kinds(columns: dict[tuple[str, str], ScoredLabels], seed: int) -> list[KindTrial]:
     """Average precision of each kind, and how far it is from the best, on the same resamples."""
-    metric = "average_precision"
-    rows = {kind: [scored] for kind, scored in columns.items()}
+    metric, names = "average_precision", {key: " ".join(key) for key in columns}
+    rows = {names[key]: [scored] for key, scored in columns.items()}
     resamples = bootstrap(rows, "customer", n_resamples=_N_RESAMPLES, seed=seed)
     values = {
-        kind: float(average_precision_score(one.labels, one.scores))
-        for kind, one in columns.items()
+        key: float(average_precision_score(one.labels, one.scores)) for key, one in columns.items()
     }
-    best = max(values, key=lambda kind: values[kind])
+    best = max(values, key=lambda key: values[key])
     trials = []
-    for kind, value in values.items():
-        gaps = resamples.values_of(best, metric) - resamples.values_of(kind, metric)
-        trials.append(KindTrial(kind, value, values[best] - value, float(np.nanstd(gaps))))
+    for key, value in values.items():
+        gaps = resamples.values_of(names[best], metric) - resamples.values_of(names[key], metric)
+        trials.append(KindTrial(*key, value, values[best] - value, float(np.nanstd(gaps))))
     return trials
 
 
-def _pick_simplest(trials: list[KindTrial]) -> str:
-    """The first kind, in the order of `DETECTOR_KINDS`, within one standard error of the best."""
-    within = [one.kind for one in trials if one.shortfall <= one.standard_error]
-    return min(within, key=DETECTOR_KINDS.index)
+def _pick_simplest(trials: list[KindTrial]) -> KindTrial:
+    """The first trial, the simplest, within one standard error of the best."""
+    return next(one for one in trials if one.shortfall <= one.standard_error)
+
+
+def _make_wide_model(seed: int) -> VariationalHMM:
+    """A chain on all features that sees no label; trees get the customer's path through it."""
+    options: dict[str, Any] = {"random_state": seed, "progress": False, "n_restarts": 1}
+    return VariationalHMM(_WIDE_STATES, max_iter=_MAX_ITERATIONS, **options)
 
 
 def _as_scored(scores: Array, rows: TrainingRows) -> ScoredLabels:

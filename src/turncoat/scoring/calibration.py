@@ -6,8 +6,9 @@ reference for drift. Updating it changes neither features nor model, so stored b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,14 +81,16 @@ class Calibration:
         return self.regime_rankers[mode].predict(scores, beliefs)
 
     def add_ranker(
-        self, ranker: Ranker, ranker_scores: Array, rows: CalibrationRows, shrinkage: float
+        self, ranker: Ranker, ranker_scores: Array, rows: CalibrationRows, shrinkage: float | None
     ) -> Calibration:
-        """Fit a ranker's scores [N] inside each regime."""
+        """Fit a ranker's scores [N] inside each regime; without a shrinkage, one is chosen."""
         beliefs, (known, offsets) = rows.beliefs, select_known(rows.labels, rows.offsets)
-        labelled = (rows.labels[known], offsets, shrinkage)
+        labelled = (rows.labels[known], offsets)
+        fit: Callable[..., RegimeRanker] = RegimeRanker.choose
+        if shrinkage is not None:
+            fit = partial(RegimeRanker.fit, shrinkage=shrinkage)
         fitted = {
-            mode: RegimeRanker.fit(ranker_scores[known], beliefs[mode][known], *labelled)
-            for mode in MODES
+            mode: fit(ranker_scores[known], beliefs[mode][known], *labelled) for mode in MODES
         }
         scores, _ = fitted[FILTERED].predict(ranker_scores, beliefs[FILTERED])
         reference = Reference.measure(beliefs[FILTERED], rows.cells, scores, ranker_scores)

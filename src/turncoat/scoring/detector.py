@@ -21,7 +21,8 @@ from turncoat.features import NEVER, UNKNOWN, Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
-from turncoat.models.boosting import BoostedTrees
+from turncoat.models.boosting import BoostedTrees, FittedTrees
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.validation import Rule, check_settings, one_of, positive_number
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
@@ -127,6 +128,24 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
             self.calibration_ = self._calibrate_ranker(booster, transactions, split)
         return self
+
+    def refit(self, transactions: Transactions, split: Split) -> Detector:
+        """A new detector with the same choices, fitted to other rows. Works on a loaded one too.
+
+        The chain starts from the parameters of this one. Trees keep their settings and number.
+        """
+        self._check_fitted()
+        ranker = self.calibration_.ranker
+        if self.kind == "regimes" and ranker is not None:
+            problem = "a ranker that was added to a fitted detector cannot be fitted again"
+            raise ConfigError(f"{problem}. Fit a detector, and add the ranker to it")
+        start = None if isinstance(self.model_, NeuralVariationalHMM) else self.model_.params_
+        other: Detector = clone(self).set_params(
+            features=clone(self.features_), model=clone(self.model_).set_params(init=start)
+        )
+        if ranker is not None:
+            other.set_params(trees=BoostedTrees(params=FittedTrees(ranker.source).trial.params))
+        return other.fit(transactions, split)
 
     def check_settings(self) -> None:
         """Raise ConfigError for invalid settings, before any long work."""
@@ -372,7 +391,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return SelectionRows(*build_split_panel(self.features_, transactions, split, "selection"))
 
     def _calibrate_ranker(
-        self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
+        self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float | None = None
     ) -> Calibration:
         """The calibration with a ranker inside the regimes, fitted on the calibration part."""
         part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")

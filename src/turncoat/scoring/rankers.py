@@ -25,6 +25,7 @@ from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural.frozen import FrozenEncoder
+from turncoat.panel import has_both_labels
 from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
 
@@ -32,6 +33,7 @@ Rows = Transactions | Sequence[TransactionRow]  # of a file, or live
 Path = Array | None  # columns of the path [N, P]; None for a ranker that does not need them
 Pair = tuple[Array, Array]
 
+SHRINKAGES = (1e6, 1e3, 10.0)  # the strongest first
 _MAX_ITERATIONS = 100
 _MIN_STEP = 1e-10
 _RIDGE = 1e-6  # keeps slopes finite in perfectly separated regimes
@@ -167,6 +169,33 @@ class RegimeRanker:
     intercepts: Array  # [K]
     slopes: Array  # [K]
     covariance: Array  # [2 K, 2 K] of (intercept, slope) by regime, widened for similar customers
+
+    @classmethod
+    def choose(cls, scores: Array, belief: Array, labels: Array, offsets: Array) -> RegimeRanker:
+        """Fit with the strongest of several shrinkages that is within one standard error.
+
+        Each is fitted to half of the customers and measured on the others by log loss. The
+        strongest gives all regimes the same line, and so keeps the order of the scores.
+        """
+        halves = np.repeat(np.arange(len(offsets) - 1) % 2, np.diff(offsets))
+        losses = {}
+        for shrinkage in SHRINKAGES:
+            found = np.empty(len(labels))
+            for half in (0, 1):
+                own, other = halves == half, halves != half
+                if not has_both_labels(labels[other]):
+                    return cls.fit(scores, belief, labels, offsets, SHRINKAGES[0])
+                ends = np.unique(np.searchsorted(np.flatnonzero(other), offsets))
+                lines = cls.fit(scores[other], belief[other], labels[other], ends, shrinkage)
+                found[own] = lines.predict(scores[own], belief[own])[0]
+            chances = np.clip(np.where(labels == 1, found, 1.0 - found), 1e-12, 1.0)
+            losses[shrinkage] = np.add.reduceat(-np.log(chances), offsets[:-1])
+        best = min(losses, key=lambda shrinkage: losses[shrinkage].sum())
+        for shrinkage in SHRINKAGES:
+            gaps = losses[shrinkage] - losses[best]
+            if gaps.sum() <= gaps.std() * np.sqrt(len(gaps)):
+                break
+        return cls.fit(scores, belief, labels, offsets, shrinkage)
 
     @classmethod
     def fit(

@@ -259,12 +259,14 @@ def _weigh_likelihood(
 ) -> tuple[Array, Array]:
     """Independent transactions that each of these rates is worth [K], and their correlation.
 
-    From the sandwich covariance of maximum likelihood, with customers as clusters.
+    From the sandwich covariance of maximum likelihood: the expected information, and customers as
+    clusters.
     """
-    chances = np.where(labels == 1, probs @ rates, probs @ (1.0 - rates))
-    slopes = probs * np.where(labels == 1, 1.0, -1.0)[:, None] / chances[:, None]
+    chances = np.clip(probs @ rates, 1e-12, 1.0 - 1e-12)
+    spread = chances * (1.0 - chances)
     spreads = np.maximum(rates * (1.0 - rates), 1.0 / (len(labels) + 4.0))
-    information = slopes.T @ slopes + np.diag(PRIOR_ROWS / spreads)
+    information = (probs / spread[:, None]).T @ probs + np.diag(PRIOR_ROWS / spreads)
+    slopes = probs * ((labels - chances) / spread)[:, None]
     sums = np.add.reduceat(slopes, offsets[:-1], axis=0)
     inverse = np.linalg.inv(information)
     clustered = inverse @ (sums.T @ sums) @ inverse
