@@ -93,10 +93,13 @@ class Champion:
 
     @cached_property
     def chain_features(self) -> dict[str, float]:
-        """The chain's features with their evidence weights, largest first."""
-        names = sum(self.detector.features_.feature_names, ())
-        weights = zip(names, self.detector.model_.weights or (), strict=True)
-        return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
+        """The chain's features with their evidence weights, largest first; empty for all alike."""
+        names, weights = (
+            sum(self.detector.features_.feature_names, ()),
+            self.detector.model_.weights,
+        )
+        pairs = zip(names, weights or [0.0] * len(names), strict=True)
+        return dict(sorted(((n, w) for n, w in pairs if w > 0), key=lambda pair: -pair[1]))
 
     def describe(self) -> str:
         """What was chosen and why, in a few lines."""
@@ -113,9 +116,8 @@ class Champion:
                 f"  evidence weights: {shown}{more}",
             ]
         else:
-            lines.append(
-                f"  chain: {model.n_states} regimes on all features, fitted without labels"
-            )
+            text = f"{model.n_states} regimes on all features, fitted without labels"
+            lines.append(f"  chain: {text}")
         lines.append(f"  score: {kind}, {_WHY[kind]}")
         for one in self.kind_trials:
             mark = "*" if one == self.chosen else " "
