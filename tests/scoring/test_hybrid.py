@@ -24,7 +24,8 @@ from turncoat.data.parsing import parse_row
 from turncoat.features import Features
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import DetectorState
-from turncoat.scoring.hybrid import _cross_fit
+from turncoat.scoring.chain import ChainFit, SelectionRows
+from turncoat.scoring.hybrid import cross_fit_paths
 from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import HybridRanker, XGBoostRanker
 from turncoat.scoring.supervision import Anchoring
@@ -146,37 +147,62 @@ def test_known_labels_act_as_live_ones() -> None:
     assert np.abs(expected - made.score(transactions.take(own)).probability).max() > 1e-3
 
 
-def make_planted(seed: int, n_customers: int = 60, length: int = 5) -> Panel:
+def make_planted(seed: int, n_customers: int = 60, length: int = 10) -> Panel:
     """Labels that nothing predicts, on rows with so many columns that a model can learn them."""
     rng = np.random.default_rng(seed)
     n = n_customers * length
     labels = (rng.random(n) < 0.25).astype(np.int8)
-    cells = rng.normal(size=(n, 40)).astype(np.float32)
+    cells = rng.normal(size=(n, 250)).astype(np.float32)
     keys = np.arange(n_customers)
     lengths = np.full(n_customers, length)
     return Panel.from_arrays(cells, lengths=lengths, labels=labels, customers=keys)
 
 
-def cross_fitted(model: Any, anchoring: Anchoring | None, panel: Panel) -> Any:
-    found = np.full((panel.n_rows, 2 * model.n_states + 2), np.nan)
-    for path, own in _cross_fit(model, anchoring, panel, panel):
+def take_rows(panel: Panel, is_taken: np.ndarray) -> Panel:
+    """Some rows of every customer."""
+    lengths = np.add.reduceat(is_taken, panel.offsets[:-1])
+    cells, labels = panel.continuous[is_taken], panel.labels[is_taken]
+    return Panel.from_arrays(cells, lengths=lengths, labels=labels, customers=panel.customers)
+
+
+def cross_fitted(
+    model: Any, chain: ChainFit, fit_panel: Panel, selection: SelectionRows
+) -> np.ndarray:
+    """The path of every row of the selection's panel, by a model without its customer."""
+    found = np.full((selection.panel.n_rows, 2 * model.n_states + 2), np.nan)
+    for path, own in cross_fit_paths(model, chain, fit_panel, selection):
+        assert np.isnan(found[own]).all()
         found[own] = path[own]
     assert not np.isnan(found).any()
     return found
 
 
-def test_cross_fitted_paths_know_nothing_of_planted_labels() -> None:
-    leaked, honest = [], []
+def select_last(panel: Panel, n_rows: int) -> SelectionRows:
+    """The last rows of every customer."""
+    from_end = np.repeat(panel.offsets[1:], panel.lengths) - np.arange(panel.n_rows)
+    return SelectionRows(panel, np.flatnonzero(from_end <= n_rows))
+
+
+@pytest.mark.parametrize("weighs_evidence", [False, True])
+def test_cross_fitted_paths_know_nothing_of_planted_labels(weighs_evidence: bool) -> None:
+    """With evidence weights, the labels of the selection rows reach the model too."""
+    leaked, honest = {"fit": [], "selection": []}, {"fit": [], "selection": []}
     for seed in range(6):
         panel, anchoring = make_planted(seed), Anchoring()
+        selection = select_last(panel, 5)
+        is_late = np.isin(np.arange(panel.n_rows), selection.places)
         model = model_of("expected-log", 2, random_state=seed, max_iter=30)
-        model.fit(panel, anchoring.make_anchors(panel, 2))
-        path = filter_path_columns(model, panel)
-        crossed = cross_fitted(model, anchoring, panel)
-        leaked.append(roc_auc_score(panel.labels, path[:, 1]))
-        honest.append(roc_auc_score(panel.labels, crossed[:, 1]))
-    assert np.mean(leaked) > 0.75
-    assert np.mean(honest) == pytest.approx(0.5, abs=0.05)
+        chain = ChainFit(model, anchoring, weighs_evidence=weighs_evidence)
+        fit_panel = take_rows(panel, ~is_late) if weighs_evidence else panel
+        fitted = chain.fit(fit_panel, selection)
+        path = filter_path_columns(fitted, panel)
+        crossed = cross_fitted(fitted, chain, fit_panel, selection)
+        for part, own in (("fit", ~is_late), ("selection", is_late)):
+            leaked[part].append(roc_auc_score(panel.labels[own], path[own, 1]))
+            honest[part].append(roc_auc_score(panel.labels[own], crossed[own, 1]))
+    for part in ("fit", "selection"):
+        assert np.mean(leaked[part]) > 0.68
+        assert np.mean(honest[part]) == pytest.approx(0.5, abs=0.05)
 
 
 def test_matched_states_keep_their_columns() -> None:
@@ -185,7 +211,8 @@ def test_matched_states_keep_their_columns() -> None:
     cells = (6.0 * states[:, None] + rng.normal(size=(480, 2))).astype(np.float32)
     panel = Panel.from_arrays(cells, lengths=np.full(60, 8), customers=np.arange(60))
     model = model_of("expected-log", 3, max_iter=30, n_restarts=3).fit(panel)
-    path, crossed = filter_path_columns(model, panel), cross_fitted(model, None, panel)
+    path, everything = filter_path_columns(model, panel), SelectionRows(panel, np.arange(480))
+    crossed = cross_fitted(model, ChainFit(model), panel, everything)
     np.testing.assert_allclose(crossed[:, :3], path[:, :3], atol=0.05)
 
 

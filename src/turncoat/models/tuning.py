@@ -22,6 +22,7 @@ Announce = Callable[[int, int, float], None]  # (trials done, trials in all, bes
 
 MAX_EXACT_CELLS = 3_000_000  # above this XGBoost's exact trees take too long
 MAX_APPROX_CELLS = 10_000_000  # likewise for approximate ones
+MAX_NARROW_COLUMNS = 200
 MAX_ROUNDS = 1000
 MAX_HISTOGRAM = 2**19  # bins times leaves of a tree: more takes too long
 PATIENCE = 40  # rounds without a lower log loss that end a fit
@@ -84,6 +85,7 @@ class SearchSpace(NamedTuple):
 
     tree_methods: tuple[str, ...]
     windows_days: tuple[int, ...]
+    is_wide: bool = False  # so many columns that fine bins take long
 
     @classmethod
     def of(cls, rows: TrainingRows) -> SearchSpace:
@@ -92,11 +94,14 @@ class SearchSpace(NamedTuple):
         methods = (method for method, limit in limits.items() if rows.columns.size <= limit)
         days = rows.days[~rows.is_validation]
         windows = (window for window in WINDOWS_DAYS if window < days.max() - days.min())
-        return cls(("hist", *methods), (ALL_DAYS, *windows))
+        is_wide = rows.columns.shape[1] > MAX_NARROW_COLUMNS
+        return cls(("hist", *methods), (ALL_DAYS, *windows), is_wide)
 
     def list_first(self) -> list[XGBoostParams]:
-        """The first trials that are in the space."""
+        """The first trials that are in the space; in wide tables those with few bins first."""
         trials = [{**DEFAULT_PARAMS, **changes} for changes in FIRST_TRIALS]
+        if self.is_wide:
+            trials.sort(key=lambda one: int(one["max_bin"]))
         inside = {"tree_method": self.tree_methods, "window_days": self.windows_days}
         return [one for one in trials if all(one[name] in inside[name] for name in inside)]
 
