@@ -14,6 +14,7 @@ from turncoat.data.splits import (
     PARTS,
     Split,
     drop_short_sequences,
+    split_automatically,
     split_by_customer,
     split_by_time,
     split_prequential,
@@ -98,13 +99,16 @@ def test_no_customer_is_in_two_parts(seed, test, selection, calibration):
 
 @given(SEEDS, st.booleans(), st.floats(0, 5 * DAY))
 @settings(deadline=None, max_examples=60)
-def test_by_time_each_part_is_strictly_later_by_the_gap(seed, whole_hours, gap):
+def test_by_time_each_part_is_strictly_later_and_the_test_by_the_gap(seed, whole_hours, gap):
     customers, times, labels = payments(seed, whole_hours=whole_hours)
     split = split_by_time(customers, times, labels, gap_s=gap)
-    parts = list(split.parts.values())
-    for earlier, later in pairwise(parts):
+    for earlier, later in pairwise(split.parts.values()):
         assert times[later].min() > times[earlier].max()
-        assert times[later].min() - times[earlier].max() >= gap
+    begin = times[split.test].min()
+    for part in (split.fit, split.selection, split.calibration):
+        assert begin - times[part].max() >= gap
+    is_in_gap = (times >= begin - gap) & (times < begin)
+    assert np.array_equal(split.excluded, np.flatnonzero(is_in_gap)), "the other parts meet"
     assert np.array_equal(split.test, split_by_time(customers, times).test), (
         "the gap must not move the test"
     )
@@ -382,8 +386,8 @@ def test_broken_data_are_refused(split, data, message):
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ({"test": 0}, "test must be above 0 and below 1; found 0"),
-        ({"test": 1.0}, "test must be above 0"),
+        ({"test": -0.1}, "test must be at least 0 and below 1; found -0.1"),
+        ({"test": 1.0}, "test must be at least 0 and below 1"),
         ({"selection": -0.1}, "selection must be at least 0"),
         ({"calibration": np.nan}, "calibration must be at least 0"),
         ({"test": 0.5, "selection": 0.3, "calibration": 0.2}, "add up to less than 1; found 1"),
@@ -423,7 +427,7 @@ def test_too_little_data_for_the_parts_is_refused():
     with pytest.raises(DataError, match="by time: fit has no rows"):
         split_by_time(CUSTOMERS, np.zeros(60))
     with pytest.raises(DataError, match="by time: selection has no rows"):
-        split_by_time(CUSTOMERS, TIMES, gap_s=30 * DAY)
+        split_by_time(CUSTOMERS, TIMES, gap_s=50 * DAY)
     with pytest.raises(DataError, match="prequential 1 of 1: selection has no rows"):
         split_prequential(
             CUSTOMERS,
@@ -432,6 +436,47 @@ def test_too_little_data_for_the_parts_is_refused():
         )
     with pytest.raises(ConfigError, match="seed is -1; it must be a whole number of at least 0"):
         split_by_customer(CUSTOMERS, TIMES, seed=-1)
+
+
+@pytest.mark.parametrize("split", [split_by_customer, split_by_time, split_automatically])
+def test_without_a_test_part_every_row_is_used(split):
+    data = payments(0)
+    found = split(*data, test=0)
+    assert found.test.size == found.excluded.size == found.summaries["test"].rows == 0
+    assert_accounts_for_all(found, data[0].size)
+    for part in (found.selection, found.calibration):
+        assert part.size == pytest.approx(0.1 * data[0].size, rel=0.5)
+
+
+def test_automatic_splits_are_by_time_where_every_part_knows_ten_frauds():
+    customers, times, _ = payments(3)
+    labels = np.zeros(customers.size, np.int8)
+    by_time = split_by_time(customers, times, gap_s=DAY)
+    for rows in by_time.parts.values():
+        labels[rows[:10]] = 1
+    split = split_automatically(customers, times, labels, gap_s=DAY, seed=5)
+    assert split.name == "by time"
+    for part, rows in split.parts.items():
+        assert np.array_equal(rows, by_time.parts[part])
+    for part in PARTS:
+        for label in (0, -1):  # a fraud less, or one that is not known
+            fewer = labels.copy()
+            fewer[by_time.parts[part][9]] = label
+            other = split_automatically(customers, times, fewer, gap_s=DAY, seed=5)
+            expected = split_by_customer(customers, times, fewer, seed=5)
+            assert (other.name, other.seed) == ("by customer", 5)
+            assert np.array_equal(other.fit, expected.fit)
+    many = (np.arange(customers.size) % 3 == 0).astype(np.int8)
+    assert split_automatically(customers, times, many, test=0).name == "by time"
+
+
+def test_automatic_splits_without_labels_or_with_few_times_are_by_customer():
+    customers, times, labels = payments(3)
+    assert split_automatically(customers, times).name == "by customer"
+    assert split_automatically(customers, np.zeros_like(times), labels).name == "by customer"
+    long_gap = split_automatically(customers, times, labels, gap_s=80 * DAY, test=0.2)
+    assert long_gap.name == "by customer"
+    assert len(np.unique(customers[long_gap.test])) == 8
 
 
 def test_parts_without_fraud_are_refused_only_if_asked():
