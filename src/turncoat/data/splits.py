@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +20,7 @@ from turncoat.errors import ConfigError, DataError, check_count
 DAY = 86_400.0  # seconds
 PARTS = ("fit", "selection", "calibration", "test")
 _FIT, _SELECTION, _CALIBRATION, _TEST, _EXCLUDED = range(5)
+_FIRST_DATE = 946_684_800.0  # 2000-01-01; smaller times have another start than 1970
 _MIN_FRAUDS = 10  # of each part, for a split by time to be chosen
 _MAX_UNCOVERED = 0.1  # share of the last test window that the data may not reach
 
@@ -67,12 +69,17 @@ class Split:
         counts = ["labelled"] * has_unknown + ["frauds"] * has_labels
         columns = ["rows", "customers", *counts, "first", "last"]
         table = [["", *columns]]
+        times = [
+            t for one in self.summaries.values() for t in (one.first, one.last) if t is not None
+        ]
+        are_dates = min(times, default=0.0) >= _FIRST_DATE
         for part, summary in self.summaries.items():
-            values = [getattr(summary, column) for column in columns]
-            table.append([part, *("-" if v is None else f"{v:,.0f}" for v in values)])
+            cells = [_format_number(getattr(summary, column)) for column in columns[:-2]]
+            cells += [_format_time(t, are_dates) for t in (summary.first, summary.last)]
+            table.append([part, *cells])
         widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
         seed = "" if self.seed is None else f", seed {self.seed}"
-        lines = [f"{self.name}{seed}; times in seconds"]
+        lines = [f"{self.name}{seed}; {'days in UTC' if are_dates else 'times in seconds'}"]
         for name, *cells in table:
             aligned = (cell.rjust(w) for cell, w in zip(cells, widths[1:], strict=True))
             lines.append("  ".join([name.ljust(widths[0]), *aligned]))
@@ -352,6 +359,16 @@ def _divide_in_proportion(sizes: dict[str, int], n: int) -> dict[str, int]:
             found[largest] -= 1
             found[part] = 1
     return found
+
+
+def _format_number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _format_time(seconds: float | None, is_date: bool) -> str:
+    if seconds is None:
+        return "-"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}" if is_date else f"{seconds:,.0f}"
 
 
 def _check_shares(selection: float, calibration: float, test: float) -> dict[str, float]:
