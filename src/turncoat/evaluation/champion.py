@@ -46,7 +46,8 @@ BUDGET_S = 300.0
 N_FEATURES = (8, 4, 16, 32)  # of the chain; the first is tried with every number of states
 N_STATES = ((12, 6), (20, 10), (6, 3))  # all, and those of fraud
 N_SEEDS = 3
-_CHAIN_SHARE, _SEARCH_SHARE = 0.25, 0.55  # of the budget, by when a step starts nothing new
+# Shares of the budget by when chains, the search of trees and further kinds start nothing new.
+_CHAIN_SHARE, _SEARCH_SHARE, _KINDS_SHARE = 0.25, 0.55, 0.75
 _CHAIN_ROWS = 60_000  # of the fit part, and of the selection part with its history
 _COMPARED_ROWS = 250_000
 _SEARCH_ROWS = 60_000
@@ -55,7 +56,6 @@ _N_RESAMPLES = 200
 _WIDE_STATES = 4
 _MAX_ITERATIONS = 60
 _QUICK = {**DEFAULT_PARAMS, "learning_rate": 0.1, "n_estimators": 100, "max_bin": 1024}
-
 
 SELECTED, ALL = "selected features", "all features"  # what a chain sees
 
@@ -94,10 +94,8 @@ class Champion:
     @cached_property
     def chain_features(self) -> dict[str, float]:
         """The chain's features with their evidence weights, largest first; empty for all alike."""
-        names, weights = (
-            sum(self.detector.features_.feature_names, ()),
-            self.detector.model_.weights,
-        )
+        names = sum(self.detector.features_.feature_names, ())
+        weights = self.detector.model_.weights
         pairs = zip(names, weights or [0.0] * len(names), strict=True)
         return dict(sorted(((n, w) for n, w in pairs if w > 0), key=lambda pair: -pair[1]))
 
@@ -278,9 +276,7 @@ class _Choice:
         booster = tuning.fit_booster(_QUICK, training, self.seed, available_threads())
         gains = booster.get_score(importance_type="total_gain")
         values = np.array([gains.get(f"f{i}", 0.0) for i in range(columns.shape[1])])
-        used = np.flatnonzero(values > 0)
-        rest = np.flatnonzero(values <= 0)
-        return np.concatenate([used[np.argsort(-values[used], kind="stable")], rest])
+        return np.argsort(-values, kind="stable")
 
     def _sample_selection(self) -> SelectionRows:
         selection = self._select_known()
@@ -327,6 +323,7 @@ class _Choice:
         attempt("ranker", SELECTED, own)
         if "hybrid" in kinds:
             attempt("hybrid", SELECTED, rows)
+        if "hybrid" in kinds and time.monotonic() < self._deadline(_KINDS_SHARE):
             wide = ChainFit(_make_wide_model(self.seed))
             fit_panel = build_fit_panel(self.features, self.transactions, split)
             fitted = wide.fit(_sample_panel(fit_panel, _CHAIN_ROWS, self.seed), None)
@@ -354,9 +351,9 @@ def _score_held_out(chain: ChainFit, model: Any, selection: SelectionRows) -> tu
     likelihoods = compute_anchor_likelihoods(chain.anchoring, model.n_states)
     panel, places = selection.panel, selection.places
     labels = np.asarray(panel.labels)[places]
-    n_parts, folds = 2, np.arange(panel.n_sequences) % 2
-    scores = np.empty(len(places))
-    for fold in range(n_parts):
+    scores = model.filter(panel).probs[places] @ likelihoods[1]
+    folds = np.arange(panel.n_sequences) % 2
+    for fold in (0, 1) if panel.n_sequences > 1 else ():  # one customer has no other
         own = np.asarray(panel.customers)[folds == fold]
         weighted = chain.reweigh(model, selection.drop_customers(own))
         probs = weighted.filter(panel).probs[places] @ likelihoods[1]
