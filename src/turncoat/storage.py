@@ -78,6 +78,13 @@ class BundleFormat:
         except OSError as problem:
             raise BundleError(f"cannot save to {target}: {problem}") from problem
 
+    def is_in(self, folder: Folder) -> bool:
+        """Whether a folder says that it holds a bundle of this kind; it may still be damaged."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            manifest = json.loads((Path(folder) / _MANIFEST).read_bytes())
+            return bool(manifest["format"] == self.name)
+        return False
+
     def check_target(self, folder: Folder) -> None:
         """Raise a BundleError, before long work, for a folder that `save` would refuse."""
         target = Path(folder)
