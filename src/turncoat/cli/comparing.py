@@ -128,7 +128,9 @@ def compare(
             **{name: value for name, value in optional.items() if value is not None},
         )
     if refit and "xgboost" not in settings.baselines:
-        problem = f"--refit is of the champion, and the baselines are {settings.baselines}"
+        problem = (
+            f"--refit is of the champion, and the baselines are {', '.join(settings.baselines)}"
+        )
         raise ConfigError(f"{problem}. Add xgboost to --baselines, or leave --refit out")
     with Console(stderr=True).status("reading"):
         transactions = read(source, config)
