@@ -78,6 +78,10 @@ class BundleFormat:
         except OSError as problem:
             raise BundleError(f"cannot save to {target}: {problem}") from problem
 
+    def is_in(self, folder: Folder) -> bool:
+        """Whether a folder says that it holds a bundle of this kind; it may still be damaged."""
+        return self._peek(Path(folder)) is not None
+
     def check_target(self, folder: Folder) -> None:
         """Raise a BundleError, before long work, for a folder that `save` would refuse."""
         target = Path(folder)
@@ -112,12 +116,19 @@ class BundleFormat:
             return None
         if target.is_dir() and all(_LEFTOVER.fullmatch(path.name) for path in target.iterdir()):
             return None
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            manifest = json.loads((target / _MANIFEST).read_bytes())
-            if manifest["format"] == self.name and _ARRAYS_FILE.fullmatch(manifest["params_file"]):
-                return str(manifest["params_file"])
+        arrays_file = str((self._peek(target) or {}).get("params_file"))
+        if _ARRAYS_FILE.fullmatch(arrays_file):
+            return arrays_file
         remedy = "Choose another folder, or move this one away"
         raise BundleError(f"{target} exists and is not a saved {self.what}. {remedy}")
+
+    def _peek(self, source: Path) -> dict[str, Any] | None:
+        """Return the manifest, unchecked; None if it is not one of this kind."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            manifest = json.loads((source / _MANIFEST).read_bytes())
+            if manifest["format"] == self.name:
+                return dict(manifest)
+        return None
 
     def _read_manifest(self, source: Path) -> dict[str, Any]:
         again = f"Save the {self.what} again"

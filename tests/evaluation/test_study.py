@@ -67,6 +67,7 @@ def test_every_candidate_is_there_once(studied: tuple[Study, Results, Path]) -> 
     names = [one.name for one in studied[1].candidates]
     assert len(set(names)) == len(names)
     expected = {
+        "champion",
         "XGBoost",
         "hybrid",
         "regime-calibrated XGBoost",
@@ -154,7 +155,7 @@ def test_slices_are_parts_of_the_whole(studied: tuple[Study, Results, Path]) -> 
     found, results, _ = studied
     n_rows, frauds = len(found.folds[0].rows(TEST)), int(found.folds[0].labels(TEST).sum())
     by_length = [table for table in results.slices if table.title == "by length of history"]
-    assert len(by_length) == 5
+    assert len(by_length) == 6
     for table in by_length:
         assert sum(row.n_rows for row in table.rows) == n_rows
         assert sum(row.n_frauds for row in table.rows) == frauds

@@ -55,11 +55,15 @@ def test_every_topic_has_a_headline() -> None:
 def test_a_comparison_says_whether_its_interval_excludes_zero() -> None:
     one = samples.rich().comparisons[0]
     text = narrative.describe_comparison(one)
-    assert text.startswith(f"{narrative.TOPICS[one.topic]}: +0.0037 Average precision")
-    assert "higher is better" in text
+    topic, gap = narrative.TOPICS[one.topic], f"{one.first} is 0.0037 above XGBoost"
+    assert text.startswith(f"{topic}: {gap} (Average precision, higher is better; 90 % interval")
     assert text.endswith("includes zero).")
     apart = replace(one, customer_interval=(0.001, 0.004))
     assert narrative.describe_comparison(apart).endswith("excludes zero).")
+    assert "is 0.0300 below XGBoost" in narrative.describe_comparison(
+        replace(one, difference=-0.03)
+    )
+    assert "is level with XGBoost" in narrative.describe_comparison(replace(one, difference=0.0))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option, echo
 
+from turncoat.cli.detectors import Model
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def fit_champion(
 
 
 def evaluate(
-    model: Annotated[Path, Argument(help="A folder written by `turncoat fit`.")],
+    model: Model,
     data: Annotated[Path, Argument(help="A labelled file, with the customers' history before.")],
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,

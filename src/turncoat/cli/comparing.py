@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from typer import Argument, Option, echo
 
 from turncoat.cli import fitting
+from turncoat.cli.detectors import CHAMPION_FOLDER
 from turncoat.cli.fitting import AUTO, parse_count
 from turncoat.errors import ConfigError, DataError
 from turncoat.panel import LABEL_DELAY_DAYS
@@ -40,6 +42,7 @@ _TRIALS_HELP = "Trials of XGBoost's search. Default: as in the preset."
 _SEEDS_HELP = "Comma-separated; the report shows the spread over several seeds."
 _CARDS_HELP = "Handbook protocol: keep cards known to be compromised."
 _SCENARIO_HELP = "A column with the kind of fraud, for a table; no model sees it."
+_REFIT_HELP = "Fit the champion again to all but the test part before it is saved."
 _MANIFEST_HELP = "The manifest.json of a run to repeat; overrides other options."
 
 _SHOWN = {"average_precision": ("AP", 3), "auroc": ("AUROC", 3), "ks": ("KS", 3)}
@@ -74,13 +77,17 @@ def compare(
     all_cards: Annotated[bool, Option("--all-cards", help=_CARDS_HELP)] = False,
     label_delay_days: Annotated[float, Option(help=fitting.DELAY_HELP)] = LABEL_DELAY_DAYS,
     scenario: Annotated[str, Option(help=_SCENARIO_HELP)] = "",
+    refit: Annotated[bool, Option("--refit", help=_REFIT_HELP)] = False,
     manifest: Annotated[Path | None, Option(help=_MANIFEST_HELP)] = None,
     as_json: Annotated[bool, Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Compare the tiers with baselines on held-out rows. Writes a report.
+    """Compare the tiers with baselines on held-out rows. Writes a report and saves a champion.
+
+    The champion is the detector that `turncoat fit` would choose. `turncoat serve OUT` serves it.
 
     Examples:
     `turncoat compare --config turncoat.toml --out run/`
+    `turncoat compare --config turncoat.toml --refit --out run/`
     `turncoat compare --config handbook --data months.parquet --protocol handbook --out run/`
     `turncoat compare --config turncoat.toml --tiers variational,neural --ablation joint --out run/`
     `turncoat compare --preset paper --data ieee-fraud-detection/ --out paper/`
@@ -120,13 +127,19 @@ def compare(
             seeds=tuple(parse_count("--seeds", seed) for seed in _split(seeds)),
             **{name: value for name, value in optional.items() if value is not None},
         )
+    if refit and "xgboost" not in settings.baselines:
+        problem = (
+            f"--refit is of the champion, and the baselines are {', '.join(settings.baselines)}"
+        )
+        raise ConfigError(f"{problem}. Add xgboost to --baselines, or leave --refit out")
     with Console(stderr=True).status("reading"):
         transactions = read(source, config)
     if fingerprint is not None and fingerprint_data(transactions) != fingerprint:
         remedy = "Give its data with --data, or start a new run"
         raise DataError(f"{source}: not the data of {manifest}. {remedy}")
-    results = _run_and_report(transactions, settings, out, str(source), config, scenario)
-    _show_results(results, out, as_json)
+    origin = str(source), config, scenario
+    results = _run_and_report(transactions, settings, out, origin, refit)
+    _show_results(results, out, as_json, refit)
 
 
 def report(run: Annotated[Path, Argument(help="Folder of a finished `turncoat compare`.")]) -> None:
@@ -171,10 +184,10 @@ def demo(
         seed=seed, seeds=(seed,), temperature=AUTO, **models
     )
     run = out / f"run-{rows}-{seed}"
-    results = _run_and_report(transactions, settings, run, str(data), "ieee-cis", "")
-    detector = run / "fits" / f"fold-1-seed-{seed}" / "anchored" / "detector"
+    results = _run_and_report(transactions, settings, run, (str(data), "ieee-cis", ""))
+    detector = run / CHAMPION_FOLDER
     echo(f"saved detector: {detector}; try turncoat score {detector} {data} --out scores.parquet")
-    _show_results(results, run, as_json=False)
+    _show_results(results, run)
 
 
 def _preset_settings(preset: Preset) -> StudySettings:
@@ -199,9 +212,13 @@ def _default_baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run_and_report(
-    data: Transactions, settings: StudySettings, out: Path, source: str, schema: str, scenario: str
+    data: Transactions,
+    settings: StudySettings,
+    out: Path,
+    origin: tuple[str, str, str],
+    refit: bool = False,
 ) -> Results:
-    """Run the study, evaluate it and write everything."""
+    """Run the study, evaluate it and write everything; `origin` is source, schema, scenario."""
     from turncoat.errors import require_extra
 
     for module in ("jinja2", "matplotlib"):  # before the long work
@@ -210,8 +227,11 @@ def _run_and_report(
     from turncoat.evaluation.results import save_results
     from turncoat.evaluation.study import build_manifest, run_study
     from turncoat.reporting import write_report
+    from turncoat.scoring.bundle import DETECTOR_FORMAT
     from turncoat.storage import replace_file
 
+    DETECTOR_FORMAT.check_target(out / CHAMPION_FOLDER)
+    source, _, scenario = origin
     console = Console(stderr=True)
     scenarios = _read_scenarios(data, source, scenario) if scenario else None
     try:
@@ -222,10 +242,16 @@ def _run_and_report(
         raise
     with console.status(f"evaluating, {settings.n_resamples:,} resamples"):
         results = evaluate(study, scenarios)
-    manifest = build_manifest(study, source, schema, scenario)
+    manifest = build_manifest(study, *origin)
     save_results(results, out / "results.json")
     replace_file(out / "manifest.json", json.dumps(manifest, indent=1).encode())
     write_report(results, manifest, out)
+    champion = study.champion
+    if champion is not None:
+        if refit:
+            with console.status("fitting the champion again to all but the test part"):
+                champion = study.refit(champion)
+        champion.save(out / CHAMPION_FOLDER)
     return results
 
 
@@ -241,8 +267,8 @@ def _read_scenarios(transactions: Transactions, source: str, column: str) -> Any
     return values.fill_null(0).to_numpy()[transactions.file_rows]
 
 
-def _show_results(results: Results, out: Path, as_json: bool) -> None:
-    """Print the main metrics, the summary and the path of the report."""
+def _show_results(results: Results, out: Path, as_json: bool = False, refit: bool = False) -> None:
+    """Print the main metrics, the summary, the champion and the path of the report."""
     from turncoat.reporting import narrative
 
     report = out / "report.html"
@@ -252,7 +278,9 @@ def _show_results(results: Results, out: Path, as_json: bool) -> None:
         for one in results.candidates
     }
     if as_json:
-        echo(json.dumps({"report": str(report), "metrics": metrics, "warnings": warnings}))
+        content: dict[str, Any] = {"report": str(report), "metrics": metrics, "warnings": warnings}
+        content["champion"] = _summarize_champion(results, out, refit)
+        echo(json.dumps(content))
         return
     folds = f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""
     title = f"{narrative.title_results(results)}: test part, out of sample{folds}"
@@ -270,16 +298,35 @@ def _show_results(results: Results, out: Path, as_json: bool) -> None:
     headlines = (narrative.describe_comparison(one) for one in results.comparisons if one.topic)
     alerts = (f"Warning: {warning}" for warning in warnings)
     summary = (*narrative.summarise(results), *narrative.list_scores(results))
-    for line in (*summary, *headlines, *alerts):
+    for line in (*summary, *headlines, *alerts, *narrative.describe_champions(results)):
         console.print(line, markup=False, highlight=False)
+    if results.champions:
+        fitted = ", fitted again to all but the test part" if refit else ""
+        command = shlex.join(["turncoat", "serve", str(out)])
+        echo(f"Saved the champion to {out / CHAMPION_FOLDER}{fitted}. Next: {command}")
     echo(report)
+
+
+def _summarize_champion(results: Results, out: Path, refit: bool) -> dict[str, Any] | None:
+    """The saved champion as JSON values: that of the last fold and the first seed."""
+    if not results.champions:
+        return None
+    last = results.champions[-len(results.seeds)]
+    gaps = [one for one in results.comparisons if one.topic == "champion"]
+    return {
+        "out": str(out / CHAMPION_FOLDER),
+        "kind": last.choice.chosen.kind,
+        "refitted": refit,
+        "verdict": results.verdict,
+        "differences": {one.second: (one.difference, *one.customer_interval) for one in gaps},
+    }
 
 
 def _is_main(one: CandidateResult) -> bool:
     """Whether a candidate is one to use, not a variant that only the report shows."""
     if one.family == "hmm":
         return (one.kind, one.mode, one.note) == ("corrected", "filtered", "")
-    return one.family in ("baseline", "hybrid", "ranker")
+    return one.family in ("champion", "baseline", "hybrid", "ranker")
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option, echo
 
+from turncoat.cli.detectors import Model
 from turncoat.errors import ConfigError
 
 _MAX_REASONS = 6
@@ -19,8 +20,6 @@ _MODE_HELP = "`filtered` uses the past only; `smoothed` looks ahead, for analysi
 _KIND_HELP = "`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
 _REASONS_HELP = "Add reasons to `all` transactions, or `above:P` to those with P(fraud) >= P."
 _PATH_HELP = "Open `this customer's path`: show the regimes' own reasons beside the trees'."
-
-Model = Annotated[Path, Argument(help="A folder written by `turncoat fit`.")]
 
 
 def score(

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from typer import Argument, Context, Exit, Option, confirm, echo
 
+from turncoat.cli.detectors import Model
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ _DRY_RUN_HELP = "Show the new fraud rates and change nothing."
 _AGE_HELP = (
     "Age at which the unreported count as genuine, not before. Default: label delay and maturity."
 )
-Model = Annotated[Path, Argument(help="Folder written by `turncoat fit` or by a study.")]
 StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
 Pseudonymise = Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)]
 
@@ -89,6 +89,7 @@ def serve(
 
     Examples:
     `turncoat serve detector/`
+    `turncoat serve run/`
     `turncoat serve detector/ --store redis://127.0.0.1:6379/0 --workers 2`
     `turncoat serve detector/ --host 0.0.0.0 --keys keys.txt --rate-limit-per-s 500`
     `turncoat serve detector/ --reasons above:0.05`

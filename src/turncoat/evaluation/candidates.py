@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from scipy.special import logit
 from sklearn.base import clone
@@ -14,7 +15,11 @@ from sklearn.base import clone
 from turncoat.arrays import Array
 from turncoat.evaluation import baselines
 from turncoat.evaluation.calibrators import Isotonic, Platt, VennAbers
+from turncoat.evaluation.champion import Champion, choose_champion
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
+from turncoat.evaluation.results import ChainRow, ChampionChoice, KindRow, load_choice
+from turncoat.features import Features
+from turncoat.features.split_panels import select_visible
 from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.panel import select_known
@@ -22,6 +27,7 @@ from turncoat.scoring import Detector, load
 from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import RegimeRanker
 from turncoat.scoring.scores import MODES
+from turncoat.storage import replace_file
 
 Scores = dict[str, Array]  # by part
 TuneXGBoost = Callable[..., BoostedTrees]  # called with the folder for its trials
@@ -33,6 +39,8 @@ _SATURATED = 0.999  # beliefs above this are saturated
 _CLIP = 1e-9
 _LSTM_THREADS = 1  # its steps are small: more threads gain little, and lose on a busy machine
 _XGBOOST_FILE, _TRIALS = "model.json", "trials"
+_CHOICE_FILE = "choice.json"
+CHAMPION = "champion"  # the key and the column of the champion
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,11 @@ class CandidateScores:
 def load_detector(folder: Path) -> Detector:
     """The fitted detector in a candidate's folder."""
     return load(folder / "detector")
+
+
+def load_champion_choice(folder: Path) -> ChampionChoice:
+    """What was chosen, from the folder of a champion."""
+    return load_choice(folder / _CHOICE_FILE)
 
 
 def _load_xgboost(folder: Path) -> FittedTrees:
@@ -248,6 +261,44 @@ def head_ranker_candidate(detector_key: str, title: str) -> Candidate:
         return CandidateScores({name: scores})
 
     return Candidate("head-ranker", (column,), (detector_key,), fit, load_detector)
+
+
+def champion_candidate(features: Features, max_trials: int) -> Candidate:
+    """The detector that `turncoat fit` would choose, with a fixed number of trials."""
+    note = "the detector that `turncoat fit` chooses on the selection part"
+    about = ("probability", True, None, None, "filtered")
+    column = ScoreColumn(CHAMPION, "champion", *about, note)
+
+    def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> CandidateScores:
+        rows = fold.transactions, fold.split
+        champion = choose_champion(*rows, features, max_trials=max_trials, seed=seed)
+        champion.detector.save(folder / "detector")
+        content = {**asdict(_summarise_choice(champion)), "description": champion.describe()}
+        choice = msgspec.json.format(msgspec.json.encode(content), indent=1)
+        replace_file(folder / _CHOICE_FILE, choice)
+        scores = {}
+        for part in _SCORED:
+            visible, places = select_visible(*rows, part)
+            scores[part] = champion.detector.score(visible).probability[places]
+        return CandidateScores({CHAMPION: scores})
+
+    def check(folder: Path) -> None:
+        load_detector(folder)
+        load_champion_choice(folder)
+
+    return Candidate(CHAMPION, (column,), (), fit, check)
+
+
+def _summarise_choice(champion: Champion) -> ChampionChoice:
+    detector, kinds = champion.detector, champion.kind_trials
+    is_weighted = detector.evidence == "weighted"
+    return ChampionChoice(
+        n_states=detector.model_.n_states,
+        n_fraud_states=detector.n_fraud_states if detector.anchoring is not None else 0,
+        evidence_weights=champion.chain_features if is_weighted else {},
+        chains=tuple(ChainRow(*one) for one in champion.chain_trials),
+        kinds=tuple(KindRow(*one, is_chosen=one == champion.chosen) for one in kinds),
+    )
 
 
 def calibrate(

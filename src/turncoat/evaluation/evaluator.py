@@ -13,14 +13,27 @@ from turncoat.arrays import Array
 from turncoat.data.splits import DAY, PARTS, drop_short_sequences
 from turncoat.evaluation import metrics, results
 from turncoat.evaluation.bootstrap import UNITS, Resamples, bootstrap, wilcoxon_p
-from turncoat.evaluation.candidates import CALIBRATORS, ScoreColumn, calibrate
+from turncoat.evaluation.candidates import (
+    CALIBRATORS,
+    CHAMPION,
+    ScoreColumn,
+    calibrate,
+    load_champion_choice,
+)
 from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, ScoredLabels, or_none
 from turncoat.evaluation.paper.latent_map import LatentMap, build_latent_map
 from turncoat.evaluation.protocols import CALIBRATION, TEST
 from turncoat.evaluation.regimes import describe_regimes, measure_tier
-from turncoat.evaluation.results import CandidateResult, OrderSelection, RegimeTable, StudyWarning
+from turncoat.evaluation.results import (
+    CandidateResult,
+    OrderSelection,
+    RegimeTable,
+    SplitPart,
+    StudyWarning,
+)
 from turncoat.evaluation.settings import NEURAL
 from turncoat.evaluation.study import Study
+from turncoat.evaluation.verdict import DETECTOR, XGBOOST, Evaluation, Figure
 from turncoat.models.neural.model import NeuralVariationalHMM
 
 _MIN_CARDS = 200  # a day; with fewer, the share of frauds among 100 cards says little
@@ -29,8 +42,13 @@ _SCORING_VARIANTS = ("raw, smoothed", "corrected, smoothed", "corrected, filtere
 _MAIN, _ANCHORED = "corrected, filtered", "anchored, corrected, filtered"
 _HEAD, _RANKED_HEAD = f"{NEURAL}, encoder's head", "regime-calibrated head"
 _RANKED = "regime-calibrated XGBoost"
-# First, second, metric, topic; {tier} is the main tier. Comparisons with a topic are headlines.
+# First, second, metric, topic; {tier} is the main tier, {detector} each detector. Comparisons with
+# a topic are headlines.
 COMPARISONS = (
+    (CHAMPION, "XGBoost", "average_precision", "champion"),
+    (CHAMPION, "logistic regression", "average_precision", "champion_logistic"),
+    ("{detector}, " + _MAIN, "XGBoost", "average_precision", "regimes"),
+    ("{detector}, " + _MAIN, "logistic regression", "average_precision", "regimes_logistic"),
     ("hybrid", "XGBoost", "average_precision", "hybrid"),
     ("hybrid", "XGBoost", "log_loss", ""),
     (_RANKED, "XGBoost, isotonic", "log_loss", "ranker"),
@@ -38,7 +56,6 @@ COMPARISONS = (
     (_RANKED, "XGBoost, Platt", "log_loss", ""),
     (_RANKED, "XGBoost", "average_precision", ""),
     ("{tier}, " + _ANCHORED, "{tier}, " + _MAIN, "average_precision", "anchoring"),
-    ("{tier}, " + _MAIN, "XGBoost", "average_precision", ""),
     ("{tier}, " + _MAIN, "Isolation Forest", "average_precision", "unsupervised"),
     ("{tier}, corrected, smoothed", "{tier}, " + _MAIN, "average_precision", "smoothing"),
     (f"{NEURAL}, {_MAIN}", "{tier}, " + _MAIN, "average_precision", "encoder"),
@@ -66,17 +83,18 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
     labels = np.asarray(transactions.labels)
     fraud_rate = float(labels[labels >= 0].mean())
     sizes = transactions.n_rows, transactions.n_customers, fraud_rate, n_days
+    parts, comparisons = tuple(_summarise_parts(study)), tuple(_compare_all(evaluator))
     return results.Results(
         protocol=settings.protocol,
         preset=settings.preset,
         data=results.DataSummary(transactions.source, transactions.schema.name, *sizes),
-        parts=tuple(_summarise_parts(study)),
+        parts=parts,
         n_folds=len(study.folds),
         seeds=settings.seeds,
         hmm_features=settings.include,
         candidates=evaluator.candidates,
         scoring_variants=tuple(variants),
-        comparisons=tuple(_compare_all(evaluator)),
+        comparisons=comparisons,
         slices=tuple(_slice_all(evaluator, scenarios)),
         selections=selections,
         regimes=regimes,
@@ -86,6 +104,8 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
         encoder_trainings=_summarise_trainings(study),
         latent_maps=_build_latent_maps(study),
         joint_training=study.joint_training,
+        champions=tuple(_list_champions(study)),
+        verdict=_judge_champion(evaluator, comparisons, parts),
     )
 
 
@@ -228,19 +248,45 @@ class Evaluator:
 
 
 def _compare_all(evaluator: Evaluator) -> Iterator[results.Comparison]:
-    tier = evaluator.study.settings.main_tier
-    for first, second, metric, topic in COMPARISONS:
-        first, second = first.format(tier=tier), second.format(tier=tier)
-        found = evaluator.compare(first, second, metric, topic) if first != second else None
-        if found is not None:
-            yield found
+    settings = evaluator.study.settings
+    for *pair, metric, topic in COMPARISONS:
+        detectors = settings.detectors.values() if "{detector}" in pair[0] else [""]
+        for detector in detectors:
+            values = {"tier": settings.main_tier, "detector": detector}
+            first, second = (name.format(**values) for name in pair)
+            found = evaluator.compare(first, second, metric, topic) if first != second else None
+            if found is not None:
+                yield found
+
+
+def _judge_champion(
+    evaluator: Evaluator, comparisons: Sequence[results.Comparison], parts: Sequence[SplitPart]
+) -> str:
+    """The verdict on the champion by the rule of `turncoat fit`; empty without a champion."""
+    metric = "average_precision"
+    gaps = [one for one in comparisons if one.topic == "champion"]
+    if not gaps:
+        return ""
+    own = next(one for one in evaluator.candidates if one.name == CHAMPION).metrics[metric]
+    test = next(one for one in parts if one.part == TEST)
+    size = test.n_rows - test.n_unlabelled, test.n_frauds, test.n_customers
+    models = {DETECTOR: {metric: Figure(own.value, own.customer_interval)}}
+    differences = {XGBOOST: Figure(gaps[0].difference, gaps[0].customer_interval)}
+    return Evaluation(*size, models, differences).verdict
+
+
+def _list_champions(study: Study) -> Iterator[results.FoldChampion]:
+    for (fold, seed), fits in study.fits.items():
+        if CHAMPION in fits:
+            choice = load_champion_choice(fits[CHAMPION].folder)
+            yield results.FoldChampion(fold + 1, seed, choice)
 
 
 def _slice_all(evaluator: Evaluator, scenarios: Array | None) -> Iterator[results.SliceTable]:
     study = evaluator.study
     tiers = dict.fromkeys((study.settings.main_tier, NEURAL))
     names = [f"{tier}, {score}" for tier in tiers for score in (_MAIN, _ANCHORED)]
-    names += [_HEAD, _RANKED_HEAD, "LSTM", "XGBoost", "hybrid", _RANKED]
+    names += [CHAMPION, _HEAD, _RANKED_HEAD, "LSTM", "XGBoost", "hybrid", _RANKED]
     for name in [name for name in names if name in evaluator.columns]:
         scored = ScoredLabels.concatenate(evaluator.scored(name, study.settings.seeds[0]))
         rows = [evaluator.rows(f, evaluator.columns[name]) for f in range(len(study.folds))]

@@ -88,6 +88,16 @@ class Fold:
             return np.union1d(self.split.fit, self.split.selection)
         return self.split.parts[part]
 
+    def rows_without_test(self, label_delay_s: float) -> Array:
+        """Row numbers of the parts before the test, and of excluded rows known when it began [n].
+
+        A row is known `label_delay_s` after its time, with its label.
+        """
+        times, excluded = self.transactions.times, self.split.excluded
+        begin = times[self.split.test].min()
+        known = excluded[times[excluded] + label_delay_s < begin]
+        return np.unique(np.concatenate([self.rows(TRAIN), self.rows(CALIBRATION), known]))
+
     def labels(self, part: str) -> Array:
         """Labels of a part's rows [n]: 0, 1, or -1 for unknown."""
         return np.asarray(self.transactions.labels)[self.rows(part)]

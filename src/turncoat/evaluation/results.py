@@ -17,7 +17,7 @@ from turncoat.evaluation.paper.latent_map import LatentMap
 from turncoat.evaluation.protocols import SplitProtocol
 from turncoat.storage import replace_file
 
-VERSION = 2
+VERSION = 3
 Interval = tuple[float, float]
 Kind = TypeVar("Kind")
 
@@ -49,7 +49,7 @@ class CandidateResult:
     """A column of scores, evaluated on the test rows, out of sample."""
 
     name: str  # unique and readable: "variational, anchored, corrected, filtered"
-    family: str  # "hmm", "baseline", "hybrid", "ranker" or "calibrated"
+    family: str  # "champion", "hmm", "baseline", "hybrid", "ranker" or "calibrated"
     tier: str | None  # "baum-welch", "variational" or "neural"; None without an HMM
     supervision: str | None  # "none" or "anchored"; None without an HMM
     mode: str | None  # "filtered" or "smoothed"; None without an HMM
@@ -186,6 +186,54 @@ class TierRow:
 
 
 @dataclass(frozen=True)
+class ChainRow:
+    """A chain that was tried for a champion, and its average precision on the selection part."""
+
+    n_features: int
+    n_states: int
+    n_fraud_states: int
+    seed: int
+    average_precision: float
+
+
+@dataclass(frozen=True)
+class KindRow:
+    """A kind of score that was tried for a champion, measured on the selection part."""
+
+    kind: str  # "regimes", "ranker" or "hybrid"
+    chain: str  # what its chain sees: "selected features" or "all features"
+    average_precision: float
+    shortfall: float  # from the best kind
+    standard_error: float  # of the shortfall, by customer
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class ChampionChoice:
+    """The detector that was chosen on a fold, and what was tried (`evaluation/champion.py`)."""
+
+    n_states: int
+    n_fraud_states: int
+    evidence_weights: dict[str, float]  # by feature, largest first; empty if none were learnt
+    chains: tuple[ChainRow, ...]
+    kinds: tuple[KindRow, ...]  # the simplest first
+
+    @property
+    def chosen(self) -> KindRow:
+        """The chosen kind."""
+        return next(one for one in self.kinds if one.is_chosen)
+
+
+@dataclass(frozen=True)
+class FoldChampion:
+    """The champion of one fold and seed."""
+
+    fold: int  # counted from 1
+    seed: int
+    choice: ChampionChoice
+
+
+@dataclass(frozen=True)
 class EncoderTraining:
     """Losses of an encoder's training, first fold and seed; validation customers are held out."""
 
@@ -262,6 +310,10 @@ class Results:
     encoder_trainings: tuple[EncoderTraining, ...] = ()
     latent_maps: tuple[LatentMap, ...] = ()
     joint_training: JointTraining | None = None
+    champions: tuple[FoldChampion, ...] = ()  # by fold, then by seed
+    # How the champion does against XGBoost, by the rule of `turncoat fit`: "better", "worse",
+    # "as good" or "no better than chance"; empty if it cannot be said.
+    verdict: str = ""
     version: int = VERSION
 
 
@@ -298,6 +350,12 @@ def load_joint_training(path: Path) -> JointTraining:
     """Read a joint training that was saved on its own."""
     remedy = "Run `turncoat compare --ablation joint` again"
     return _load(path, JointTraining, "a joint training", remedy)
+
+
+def load_choice(path: Path) -> ChampionChoice:
+    """Read what was chosen as the champion of a fold."""
+    remedy = "Run `turncoat compare` again"
+    return _load(path, ChampionChoice, "the choice of a champion", remedy)
 
 
 def _load(path: Path, kind: type[Kind], what: str, remedy: str) -> Kind:

@@ -25,7 +25,7 @@ from rich.console import Console
 
 import turncoat
 from turncoat.arrays import Array
-from turncoat.data.splits import Split, drop_short_sequences
+from turncoat.data.splits import DAY, Split, drop_short_sequences, split_automatically
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
 from turncoat.evaluation import candidates as make
@@ -45,7 +45,7 @@ from turncoat.storage import BundleFormat, check_writable, digest, replace_file
 FIT = BundleFormat("fit", version=1)
 PACKAGES: tuple[str, ...] = ("turncoat", "numpy", "numba", "scipy", "scikit-learn", "polars")
 PACKAGES += ("xgboost-cpu", "xgboost", "optuna", "venn-abers")
-_IDENTITY_FILE, _JOINT_FILE = "study.json", "joint.json"
+STUDY_FILE, _JOINT_FILE = "study.json", "joint.json"
 _ANNOUNCE_EVERY = 10  # trials of XGBoost
 
 
@@ -94,6 +94,20 @@ class Study:
     def columns(self) -> tuple[ScoreColumn, ...]:
         """Every column of scores."""
         return tuple(one for fit in self.first_fits.values() for one in fit.candidate.columns)
+
+    @property
+    def champion(self) -> Detector | None:
+        """The champion of the last fold and the first seed, from disk; None without one."""
+        fits = self.fits[len(self.folds) - 1, self.settings.seeds[0]]
+        return fits[make.CHAMPION].detector if make.CHAMPION in fits else None
+
+    def refit(self, detector: Detector) -> Detector:
+        """A detector with the same choices, fitted to all but the test part of the last fold."""
+        delay_s = self.settings.protocol.label_delay_days * DAY
+        known = self.transactions.take(self.folds[-1].rows_without_test(delay_s))
+        rows = known.customer_codes, known.times, known.labels
+        split = split_automatically(*rows, test=0.0, seed=self.settings.seeds[0])
+        return detector.refit(known, split)
 
     def scores(self, fold: int, seed: int, name: str) -> dict[str, Array]:
         """A column of scores, by part."""
@@ -210,7 +224,7 @@ def _open_folder(folder: Path, settings: StudySettings, fingerprint: str) -> Non
     """Make the run's folder, or check that it belongs to the same study."""
     plain = settings.to_dict()
     identity = {"turncoat": turncoat.__version__, "data": fingerprint, "settings": plain}
-    path = folder / _IDENTITY_FILE
+    path = folder / STUDY_FILE
     if path.exists():
         try:
             before = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -295,6 +309,8 @@ def _make_candidates(
     if "xgboost" in settings.baselines:
         found.append(make.hybrid_candidate(tier, tier, tune_xgboost))
         found.append(make.ranker_candidate("anchored", settings.detectors["anchored"]))
+        n_trials = max(settings.n_trials, 1)
+        found.append(make.champion_candidate(settings.make_features(), n_trials))
     return found
 
 

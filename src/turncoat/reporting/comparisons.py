@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from turncoat.evaluation.results import CandidateResult, Comparison, Results, SliceRow, TierRow
+from turncoat.evaluation.results import (
+    CandidateResult,
+    Comparison,
+    KindRow,
+    Results,
+    SliceRow,
+    TierRow,
+)
 from turncoat.reporting import formatting as show
 from turncoat.reporting import tables
 from turncoat.reporting.tables import Cell, Column, Table, build_table
@@ -52,6 +59,28 @@ def candidates_table(results: Results) -> Table:
         f"over seeds if there are several. {_GREYED} {provenance(results, results.candidates)}"
     )
     return build_table("candidates", caption, columns, groups, "family")
+
+
+def champions_table(results: Results) -> Table:
+    """The kinds of score that were tried for the champion, a row for each."""
+
+    def kind(one: KindRow) -> Cell:
+        chosen = ("chosen",) if one.is_chosen else ()
+        return Cell(one.kind, one.kind, chosen, (("is_chosen", one.is_chosen),))
+
+    columns = (
+        Column("kind", "Kind of score", get=kind),
+        Column("chain", "Its chain sees"),
+        Column("average_precision", "AP", show.number),
+        Column("shortfall", "Below the best", show.number),
+        Column("standard_error", "Standard error", show.number, "of the shortfall, by customer"),
+    )
+    groups = {f"Fold {o.fold}, seed {o.seed}": o.choice.kinds for o in results.champions}
+    caption = (
+        "Kinds of score tried for the champion, the simplest first. Measured on: selection part, "
+        f"filtered, held out. Split: {results.protocol.name}."
+    )
+    return build_table("champion", caption, columns, groups, "fold")
 
 
 def all_metrics_table(results: Results) -> Table:

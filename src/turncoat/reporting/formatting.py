@@ -73,6 +73,7 @@ _FOLDED = (
 )
 MAIN_METRICS = tuple(name for name in _TEXTS if name not in _FOLDED)
 FAMILIES = {
+    "champion": "Champion",
     "hmm": "Hidden Markov models",
     "hybrid": "Hybrids",
     "ranker": "Rankers inside the regimes",

@@ -6,10 +6,20 @@ from collections.abc import Iterator
 
 from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.protocols import SplitProtocol
-from turncoat.evaluation.results import CandidateResult, Comparison, RegimeTrait, Results
+from turncoat.evaluation.results import (
+    CandidateResult,
+    ChampionChoice,
+    Comparison,
+    RegimeTrait,
+    Results,
+)
 from turncoat.reporting import formatting as show
 
 TOPICS = {
+    "champion": "Champion vs. XGBoost",
+    "champion_logistic": "Champion vs. logistic regression",
+    "regimes": "Regimes alone vs. XGBoost",
+    "regimes_logistic": "Regimes alone vs. logistic regression",
     "hybrid": "Hybrid vs. XGBoost on the same features",
     "ranker": "XGBoost inside the regimes vs. isotonic calibration",
     "ranker_calibration": "Calibration error of XGBoost inside the regimes vs. isotonic",
@@ -40,6 +50,17 @@ CHOSEN_BY = {  # how a number of states was chosen
     "eligibility": "chosen by eligibility",
     "fallback": "the fallback, because no number is eligible",
 }
+_KINDS = {
+    "regimes": "the fraud rates of its regimes alone",
+    "ranker": "boosted trees on the features, calibrated inside its regimes",
+    "hybrid": "boosted trees that see the customer's path too, calibrated inside its regimes",
+}
+_VERDICTS = {
+    "better": "better than XGBoost",
+    "worse": "worse than XGBoost",
+    "as good": "as good as XGBoost",
+}
+_MAX_WEIGHTS = 8  # of a sentence
 _SUMMARY_METRICS = {
     "average_precision": ("average precision", 3),
     "auroc": ("AUROC", 3),
@@ -94,21 +115,69 @@ def list_scores(results: Results) -> Iterator[str]:
         if one.supervision == "none":
             states = f"{row.n_states} regimes ({CHOSEN_BY.get(row.chosen_by, row.chosen_by)})"
             yield f"{row.name}, {states}: {_metrics_text(one)}."
-    names = [row.candidate for row, one in tiers if one.supervision == "anchored"]
+    names = ["champion", *(row.candidate for row, one in tiers if one.supervision == "anchored")]
     names += ["regime-calibrated head", "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
     yield from (f"{name}: {_metrics_text(by_name[name])}." for name in names if name in by_name)
 
 
 def describe_comparison(one: Comparison) -> str:
     """A headline comparison as a sentence."""
+    return (
+        f"{TOPICS.get(one.topic, one.topic)}: {describe_difference(one)} {_describe_interval(one)}."
+    )
+
+
+def describe_difference(one: Comparison) -> str:
+    """How far the first candidate is above or below the second."""
+    side = "level with"
+    if one.difference:
+        size = show.number(abs(one.difference), 4)
+        side = f"{size} above" if one.difference > 0 else f"{size} below"
+    return f"{one.first} is {side} {one.second}"
+
+
+def describe_champions(results: Results) -> tuple[str, ...]:
+    """What was chosen on each fold and why, and the verdict on it."""
+    sentences = []
+    for fold, seed, choice in ((c.fold, c.seed, c.choice) for c in results.champions):
+        where = f", fold {fold}, seed {seed}" if len(results.champions) > 1 else ""
+        kind = choice.chosen.kind
+        about = f"Champion{where}: {kind}, scores by {_KINDS.get(kind, kind)}"
+        sentences.append(f"{about}. {_describe_chain(choice)}")
+    if results.champions:
+        sentences.append(
+            "The choice is made on the selection part: the simplest kind whose average precision "
+            "is within one standard error of the best, by customer."
+        )
+    for one in (one for one in results.comparisons if one.topic == "champion"):
+        verdict = _VERDICTS.get(results.verdict, results.verdict)
+        difference = f"{describe_difference(one)} {_describe_interval(one)}"
+        sentences.append(f"Verdict on test rows: {verdict}. The {difference}.")
+    return tuple(sentences)
+
+
+def _describe_interval(one: Comparison) -> str:
+    """The metric of a difference and its interval, in brackets."""
     low, high = one.customer_interval
     zero = "excludes zero" if low > 0 or high < 0 else "includes zero"
     metric = METRICS[one.metric]
     better = "higher" if metric.higher_is_better else "lower"
-    return (
-        f"{TOPICS.get(one.topic, one.topic)}: {one.difference:+.4f} {metric.title} ({better} is "
-        f"better; 90 % interval over customers {low:+.4f} to {high:+.4f}, {zero})."
-    )
+    interval = f"90 % interval over customers {low:+.4f} to {high:+.4f}, {zero}"
+    return f"({metric.title}, {better} is better; {interval})"
+
+
+def _describe_chain(choice: ChampionChoice) -> str:
+    """What the chain of a champion sees."""
+    if not choice.n_fraud_states:
+        chain = f"Its chain has {choice.n_states} regimes on {choice.chosen.chain}"
+        return f"{chain}, fitted without labels."
+    weights = list(choice.evidence_weights.items())
+    shown = [f"{name} {show.number(weight, 2)}" for name, weight in weights[:_MAX_WEIGHTS]]
+    shown += [f"{len(weights) - _MAX_WEIGHTS} more"] if len(weights) > _MAX_WEIGHTS else []
+    states = f"{choice.n_states} regimes, {choice.n_fraud_states} of them for fraud"
+    tried = "1 chain" if len(choice.chains) == 1 else f"{len(choice.chains)} chains"
+    chain = f"Its chain has {states}, after a search of {tried}"
+    return f"{chain}. Evidence weights: {show.join_words(shown)}."
 
 
 def list_warnings(results: Results) -> tuple[str, ...]:

@@ -88,6 +88,7 @@ class Report(NamedTuple):
             sections=self.sections,
             headlines=headlines,
             topics=narrative.TOPICS,
+            describe_difference=narrative.describe_difference,
             show=show,
             source="" if results.data is None else Path(results.data.source).name,
             provenance=comparisons.provenance(results, compared),
@@ -134,6 +135,7 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
             figures, table = difference_figures(results), comparisons.comparisons_table(results)
             differences = (Block(figures=tuple(figures), tables=(table,)),)
         sections = (
+            Section("champion", "Champion", _champion_blocks(results)),
             Section("candidates", "Models", _candidate_blocks(results)),
             Section("tiers", "Tiers", _table_blocks(tiers)),
             Section("published", "Published results", _table_blocks(published)),
@@ -152,6 +154,13 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
 
 def _table_blocks(*tables: Table | None) -> tuple[Block, ...]:
     return tuple(Block(tables=(table,)) for table in tables if table)
+
+
+def _champion_blocks(results: Results) -> tuple[Block, ...]:
+    if not results.champions:
+        return ()
+    text, table = narrative.describe_champions(results), comparisons.champions_table(results)
+    return (Block(text=text, tables=(table,)),)
 
 
 def _candidate_blocks(results: Results) -> tuple[Block, ...]:
