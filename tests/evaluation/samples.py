@@ -81,3 +81,22 @@ def make_portfolio(n_customers: int = 160, seed: int = 0) -> pl.DataFrame:
             "fraud": fraud.astype(int),
         }
     )
+
+
+def make_payments(lengths: list[int], seed: int = 0, signal: float = 1.5) -> pl.DataFrame:
+    """Payments of 60 days by customers with so many each; amount and device tell 8 % frauds."""
+    rng, n_rows = np.random.default_rng(seed), sum(lengths)
+    fraud = rng.random(n_rows) < 0.08
+    odd = np.where(fraud, 0.1 + 0.4 * min(signal, 2.0), 0.1)
+    return pl.DataFrame(
+        {
+            "id": np.arange(n_rows),
+            "who": [f"c{k:04d}" for k in np.repeat(np.arange(len(lengths)), lengths)],
+            "at": rng.uniform(0, 60 * DAY, n_rows),
+            "paid": np.exp(rng.normal(3.0 + signal * fraud, 0.7)),
+            "age": np.where(rng.random(n_rows) < 0.1, np.nan, rng.normal(40, 12, n_rows)),
+            "device": np.where(rng.random(n_rows) < odd, "emulator", "phone"),
+            "shop": [f"s{k}" for k in rng.integers(0, 12, n_rows)],
+            "fraud": fraud.astype(int),
+        }
+    )

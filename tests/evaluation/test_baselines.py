@@ -85,6 +85,15 @@ def test_the_encoding_says_what_is_missing_and_which_category() -> None:
     np.testing.assert_allclose(design, expected, atol=1e-6)
 
 
+def test_columns_without_missing_values_need_no_flags() -> None:
+    rows = make_training_rows(1000)
+    numbers = np.nan_to_num(rows.columns[:, :5])
+    for columns, sizes in ((np.hstack([numbers, rows.columns[:, 5:]]), SIZES), (numbers, ())):
+        fitted = LogisticBaseline(sizes, (0.1,)).fit(rows._replace(columns=columns), 0)
+        value = average_precision_score(rows.labels, fitted.score(columns))
+        assert value > 0.5
+
+
 def test_the_logistic_penalty_is_one_of_those_given() -> None:
     rows = make_training_rows()
     assert LogisticBaseline(SIZES, (1e-6, 0.1)).fit(rows, 0).strength == 0.1

@@ -33,6 +33,7 @@ from turncoat.evaluation.metrics import (
 )
 
 RECALLS = [name for name in METRICS if name.startswith("recall_at_")]
+PRECISIONS = [name for name in METRICS if name.startswith("precision_at_")]
 
 
 def of(scored: ScoredLabels, name: str, weights: np.ndarray | None = None) -> float:
@@ -133,6 +134,8 @@ def test_a_constant_score_is_off_by_its_distance_to_the_fraud_share() -> None:
     assert of(scored, "average_precision") == pytest.approx(0.1)
     for name, budget in zip(RECALLS, BUDGETS, strict=True):
         assert of(scored, name) == pytest.approx(budget)
+    for name in PRECISIONS:
+        assert of(scored, name) == pytest.approx(0.1)
     assert daily_precision(scored, 50) == pytest.approx(0.1)
 
 
@@ -172,13 +175,15 @@ def test_ranking_only_sees_the_order_of_scores(seed: int) -> None:
     same(measure(scored, names), measure(stretched, names))
 
 
-def test_recall_at_a_budget_counts_the_frauds_among_the_highest_scores() -> None:
+def test_recall_and_precision_at_a_budget_count_the_frauds_among_the_highest_scores() -> None:
     scored = make_scored(6, n_rows=4000)
     ranked = scored.labels[np.argsort(-scored.scores)]
-    for name, budget in zip(RECALLS, BUDGETS, strict=True):
-        assert of(scored, name) == pytest.approx(
-            ranked[: round(budget * 4000)].sum() / ranked.sum(), abs=1e-12
-        )
+    for recall, precision, budget in zip(RECALLS, PRECISIONS, BUDGETS, strict=True):
+        assert recall.endswith(f"_at_{100 * budget:g}%")
+        assert precision.endswith(f"_at_{100 * budget:g}%")
+        alerted = ranked[: round(budget * 4000)]
+        assert of(scored, recall) == pytest.approx(alerted.sum() / ranked.sum(), abs=1e-12)
+        assert of(scored, precision) == pytest.approx(alerted.mean(), abs=1e-12)
 
 
 def handbook_card_precision(frame: pd.DataFrame, k: int) -> float:
@@ -242,7 +247,7 @@ def test_daily_precision_is_a_loop_over_days() -> None:
 
 def test_what_does_not_exist_is_nan() -> None:
     scored = make_scored(8, n_rows=300)
-    needs_fraud = {"average_precision", "auroc", "ks", *RECALLS}
+    needs_fraud = {"average_precision", "auroc", "ks", *RECALLS, *PRECISIONS}
     for rows, missing in (
         (np.empty(0, int), set(METRICS)),
         (np.flatnonzero(scored.labels == 0), needs_fraud),
@@ -371,7 +376,7 @@ def test_unknown_metrics_and_impossible_weights_are_refused() -> None:
 
 
 def test_every_metric_has_a_title_and_a_figure() -> None:
-    assert len({metric.title for metric in METRICS.values()}) == len(METRICS) == 13
+    assert len({metric.title for metric in METRICS.values()}) == len(METRICS) == 17
     assert list(measure(make_scored(15))) == list(METRICS)
     assert {n for n, m in METRICS.items() if not m.higher_is_better} == {
         n for n, m in METRICS.items() if m.needs_probability

@@ -42,11 +42,14 @@ def fit_lines(
     )
 
 
-def measure_regimes(probs: Any, labels: Any, lengths: Any = None) -> Regimes:
+def measure_regimes(
+    probs: Any, labels: Any, lengths: Any = None, by_likelihood: bool = False
+) -> Regimes:
     probs, labels = np.asarray(probs, float), np.asarray(labels, np.int8)
     offsets = np.arange(len(labels) + 1) if lengths is None else np.append(0, np.cumsum(lengths))
+    stickiness = np.full(probs.shape[1], 0.5)
     return Regimes.measure(
-        probs, labels, offsets, np.full(probs.shape[1], 0.5), part="calibration", mode="filtered"
+        probs, labels, offsets, stickiness, "calibration", "filtered", by_likelihood
     )
 
 

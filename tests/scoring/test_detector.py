@@ -457,15 +457,46 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
             match=r"the fit part has (0 known frauds|\d+ known frauds, 0 known genuine).*this fit",
         ):
             attempt(transactions, one_part(transactions, fit=one_sided), supervision="anchored")
-    thin = transactions.offsets[:-1]
-    with pytest.raises(DataError, match="no customer with 5 transactions"):
-        attempt(
-            transactions,
-            one_part(
-                transactions,
-                fit=np.setdiff1d(thin, np.concatenate([split.calibration, split.test])),
-            ),
-        )
+
+
+def test_short_histories_are_dropped_only_where_the_others_have_half_of_the_rows() -> None:
+    transactions = data_of("shop").transactions
+    free = np.setdiff1d(np.arange(transactions.n_rows), time_split(transactions).calibration)
+    counts = np.bincount(transactions.customer_codes[free])
+    starts = np.searchsorted(transactions.customer_codes[free], np.arange(len(counts)))
+    four = free[np.concatenate([starts[k] + np.arange(4) for k in range(len(counts))])]
+    long = free[starts[0] : starts[0] + 10]
+    features = Features("processed", min_count=4)
+    for fit, kept in (
+        (four, four),  # nobody has five
+        (np.union1d(four, long), np.union1d(four, long)),  # ten of 54 rows
+        (np.union1d(four[:12], long), long),  # ten of 18 rows
+    ):
+        split = one_part(transactions, fit=fit)
+        made = Detector(features, model_of("point", n_states=2)).fit(transactions, split)
+        assert made.calibration_.in_sample.n_rows == pytest.approx(len(kept))
+
+
+def test_labels_are_required_of_the_rows_that_are_fitted() -> None:
+    """One long customer without fraud among many short ones with fraud."""
+    transactions = data_of("shop").transactions
+    free = np.setdiff1d(np.arange(transactions.n_rows), time_split(transactions).calibration)
+    codes, labels = transactions.customer_codes[free], transactions.labels[free]
+    long = free[(codes == 0) & (labels == 0)][:5]
+    short = [free[codes == k][:4] for k in range(1, 10)]
+    fit = np.concatenate([long, *short])
+    assert transactions.labels[fit].max() == 1
+    made = Detector(
+        Features("processed", min_count=4),
+        model_of("point", n_states=2),
+        supervision="anchored",
+        label_noise=0.1,
+    )
+    made.fit(transactions, one_part(transactions, fit=fit))
+    assert made.calibration_.in_sample.frauds.sum() == pytest.approx(transactions.labels[fit].sum())
+    genuine = fit[transactions.labels[fit] == 0]
+    with pytest.raises(DataError, match="the fit part has 0 known frauds"):
+        made.fit(transactions, one_part(transactions, fit=np.setdiff1d(genuine, long)))
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -524,6 +555,7 @@ def test_scikit_learn_conventions() -> None:
         "n_fraud_states",
         "label_noise",
         "temperature",
+        "evidence",
         "kind",
         "trees",
     }

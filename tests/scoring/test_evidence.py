@@ -190,7 +190,7 @@ def test_each_round_starts_from_the_beliefs_of_the_round_before(monkeypatch: Any
     initial, moves = log_chain(model)
     for rows, start in rounds:
         weights = np.zeros(N_COLUMNS)
-        weights[USED] = start
+        weights[USED] = np.maximum(start, evidence._MIN_WEIGHT)
         beliefs = model.copy_with(weights=weights.tolist()).filter(panel).probs
         before = np.log(np.roll(beliefs, 1, axis=0) @ np.exp(moves))
         before[panel.offsets[:-1]] = initial

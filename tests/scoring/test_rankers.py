@@ -13,6 +13,7 @@ import xgboost
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
 from tests.features.sample_data import of_frame
 from tests.scoring.detectors import (
@@ -27,7 +28,7 @@ from tests.scoring.detectors import (
 from tests.scoring.simulated import draw_rows, fit_lines
 from turncoat import ConfigError, DataError, Detector, load
 from turncoat.scoring import DetectorState, Regimes
-from turncoat.scoring.rankers import RegimeRanker, XGBoostRanker, build_ranker_matrix
+from turncoat.scoring.rankers import SHRINKAGES, RegimeRanker, XGBoostRanker, build_ranker_matrix
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, 1e6])
@@ -172,6 +173,50 @@ def test_customers_whose_rows_are_alike_count_against_the_variance() -> None:
     assert (naive / shown).max() < 0.5
     assert (claimed / shown).min() > 0.5
     assert (claimed / shown).max() < 3.0
+
+
+def draw_common(n_rows: int, seed: int) -> tuple[Any, Any, Any]:
+    """Scores, beliefs and labels; regimes say nothing that the scores do not."""
+    scores, belief, _ = draw_rows(n_rows, seed)
+    rng = np.random.default_rng(seed)
+    return scores, belief, (rng.random(n_rows) < expit((scores - 9) / 2)).astype(np.int8)
+
+
+def choose_lines(scores: Any, belief: Any, labels: Any) -> RegimeRanker:
+    return RegimeRanker.choose(scores, belief, labels, np.arange(len(labels) + 1))
+
+
+@pytest.mark.parametrize(("n_rows", "n_frauds"), [(400, None), (2000, None), (400, 1), (400, 3)])
+def test_a_score_that_needs_no_regimes_gets_one_line(n_rows: int, n_frauds: int | None) -> None:
+    scores, belief, labels = draw_common(n_rows, 0)
+    if n_frauds is not None:
+        labels[np.flatnonzero(labels)[n_frauds:]] = 0
+    lines, order = choose_lines(scores, belief, labels), np.argsort(scores)
+    np.testing.assert_allclose(lines.intercepts, lines.intercepts[0], atol=1e-4)
+    np.testing.assert_allclose(lines.slopes, lines.slopes[0], atol=1e-4)
+    far = order[np.append(True, np.diff(scores[order]) > 1e-3)]  # all but near ties
+    assert (np.diff(lines.predict(scores, belief)[0][far]) > 0).all()
+
+
+def test_regimes_that_differ_get_lines_of_their_own_and_better_probabilities() -> None:
+    for seed in range(3):
+        scores, belief, labels = draw_rows(1000, seed)
+        lines = choose_lines(scores, belief, labels)
+        common = fit_lines(scores, belief, labels, SHRINKAGES[0])
+        assert np.ptp(lines.intercepts) > 0.5
+        scores, belief, labels = draw_rows(5000, seed + 100)
+        found, other = (log_loss(labels, one.predict(scores, belief)[0]) for one in (lines, common))
+        assert found < other - 0.02
+
+
+def test_shrinkage_is_chosen_on_customers_that_the_lines_have_not_seen() -> None:
+    """Each customer's rows are one row written 20 times: in-sample, own lines win by far."""
+    chosen = []
+    for seed in range(5):
+        rows = [np.repeat(part, 20, axis=0) for part in draw_common(60, seed)]
+        lines = RegimeRanker.choose(*rows, np.arange(0, 1201, 20))
+        chosen.append(np.ptp(lines.intercepts) < 0.05)
+    assert sum(chosen) >= 4
 
 
 @pytest.mark.parametrize("shrinkage", [0.0, 10.0])

@@ -114,11 +114,11 @@ def test_trees_learn_from_labelled_rows_only(kind: str, monkeypatch: pytest.Monk
         BoostedTrees, "fit", lambda self, rows, seed: seen.append(rows) or fit(self, rows, seed)
     )
     lines: list[int] = []
-    fit_lines = RegimeRanker.fit
+    choose_lines = RegimeRanker.choose
     monkeypatch.setattr(
         RegimeRanker,
-        "fit",
-        lambda scores, *others: lines.append(len(scores)) or fit_lines(scores, *others),
+        "choose",
+        lambda scores, *others: lines.append(len(scores)) or choose_lines(scores, *others),
     )
     make(kind=kind, supervision="anchored", trees=BoostedTrees(n_trials=1, n_threads=1)).fit(
         transactions, split

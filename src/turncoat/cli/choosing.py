@@ -91,9 +91,9 @@ def evaluate(
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Measure a detector on a labelled file: figures with intervals, of filtered scores.
+    """Measure a detector on a labelled file.
 
-    Rows without a label, and rows before `--from`, are history only.
+    Figures are of filtered scores, with 90 % intervals by customer. Rows without a label, and rows before `--from`, are history only.
 
     Examples:
     `turncoat evaluate detector/ july.csv`

@@ -91,7 +91,7 @@ def fit(
     seed: Annotated[int, Option(help="Seed for the split and the starts.")] = 42,
     as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Fit the best detector for a file of transactions, and say how good it is.
+    """Choose, fit and evaluate a detector for a file.
 
     Without model options, features of the chain, states and kind of score are chosen within the
     budget, the result is evaluated on a test part beside XGBoost and logistic regression, and then

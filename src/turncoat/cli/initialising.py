@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -42,5 +43,8 @@ def init(
     todo = "Correct what is wrong"
     if inferred.schema.label is None:
         todo += ", and name the label, which a detector needs"
-    message = f"Wrote {out}. {todo}; then: turncoat fit --config {out} --out detector"
+    command = shlex.join(["turncoat", "fit", str(files[0])])
+    if not any(folder / "turncoat.toml" == out for folder in (files[0].parent, Path())):
+        command += f" --config {shlex.quote(str(out))}"
+    message = f"Wrote {out}. {todo}; then: {command}"
     console.print(message, markup=False, soft_wrap=True)

@@ -309,9 +309,11 @@ class _Choice:
             self.announce("regimes: scoring the selection part")
             scores = _score_held_out(chain, model, self._select_known())[0]
             columns["regimes", SELECTED] = _as_scored(scores, held_out)
-        self.announce("searching the settings of trees")
-        trees = BoostedTrees(n_trials=self.max_trials, search_rows=_SEARCH_ROWS)
-        params = trees.search(own, self.seed, self._deadline(_SEARCH_SHARE)).params
+        params = tuning.SearchSpace.of(own).list_first()[0]
+        if self.max_trials > 1:
+            self.announce("searching the settings of trees")
+            trees = BoostedTrees(n_trials=self.max_trials, search_rows=_SEARCH_ROWS)
+            params = trees.search(own, self.seed, self._deadline(_SEARCH_SHARE)).params
 
         def attempt(kind: str, seen: str, training: TrainingRows) -> None:
             self.announce(f"{kind}, chain on {seen}")
