@@ -93,7 +93,8 @@ def evaluate(
 ) -> None:
     """Measure a detector on a labelled file.
 
-    Figures are of filtered scores, with 90 % intervals by customer. Rows without a label, and rows before `--from`, are history only.
+    Figures are of filtered scores, with 90 % intervals by customer. Rows without a label, and rows
+    before `--from`, are history only.
 
     Examples:
     `turncoat evaluate detector/ july.csv`
