@@ -55,13 +55,16 @@ def test_a_trial_is_fitted_to_no_validation_row_and_to_its_window_only() -> None
 
 def test_the_space_depends_on_size_and_days() -> None:
     rows = make_training_rows()
-    assert SearchSpace.of(rows) == (("hist", "approx", "exact"), (0, 7, 14, 28))
+    assert SearchSpace.of(rows) == (("hist", "approx", "exact"), (0, 7, 14, 28), False)
     week = rows._replace(days=rows.days / 10, columns=np.zeros((3000, 3000), np.float32))
-    assert SearchSpace.of(week) == (("hist", "approx"), (0,))
+    assert SearchSpace.of(week) == (("hist", "approx"), (0,), True)
     large = rows._replace(columns=np.broadcast_to(np.float32(0), (3000, 10**5)))
     assert SearchSpace.of(large).tree_methods == ("hist",)
     assert len(SPACE.list_first()) == len(FIRST_TRIALS)
     assert len(SearchSpace(("hist",), (0,)).list_first()) == len(FIRST_TRIALS) - 2
+    bins = [int(trial["max_bin"]) for trial in SearchSpace(("hist",), (0,), True).list_first()]
+    assert bins == sorted(bins)
+    assert SPACE.list_first()[0] == DEFAULT_PARAMS
 
 
 def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None:

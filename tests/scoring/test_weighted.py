@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
 from tests.evaluation.samples import SCHEMA, make_portfolio
-from tests.features.sample_data import Data, of_frame
-from tests.scoring.detectors import TREES, forward, log_terms, model_of, replay_scores, time_split
+from tests.features.sample_data import DAY, Data, of_frame
+from tests.scoring.detectors import (
+    TREES,
+    customers_split,
+    forward,
+    log_terms,
+    model_of,
+    replay_scores,
+    time_split,
+)
 from turncoat import ConfigError, Detector, load
 from turncoat.features import Features
 from turncoat.scoring import evidence
@@ -153,3 +162,30 @@ def test_weights_need_anchored_states_a_selection_part_and_no_temperature() -> N
         anchored.set_params(temperature=1.0).fit(transactions, empty)
     with pytest.raises(ConfigError, match="evidence"):
         Detector(evidence="some").check_settings()
+
+
+@every_kind
+def test_a_refit_takes_categories_and_flags_that_were_not_there_before(kind: str) -> None:
+    """Later rows have a new device, first by name, and the first missing ages."""
+    frame = make_portfolio(48)
+    is_late = frame["at"] > 60 * DAY
+    ages = frame["age"].fill_nan(40.0)
+    frame = frame.with_columns(
+        age=pl.when(is_late & (pl.col("id") % 3 == 0)).then(float("nan")).otherwise(ages),
+        device=pl.when(is_late & (pl.col("id") % 2 == 0))
+        .then(pl.lit("console"))
+        .otherwise("device"),
+    )
+    transactions = of_frame(frame, SCHEMA).transactions
+    early = np.flatnonzero(transactions.times <= 60 * DAY)
+    first = transactions.take(early)
+    features, used = Features("processed", min_count=4), ("paid", "device")
+    names = sum(features.fit(first.take(customers_split(first).fit)).feature_names, ())
+    model = model_of("robust", 3, max_iter=20, weights=[float(name in used) for name in names])
+    settings: dict[str, Any] = {"supervision": "anchored", "evidence": "weighted", "kind": kind}
+    made = Detector(features, model, trees=TREES, **settings).fit(first, customers_split(first))
+    other = made.refit(transactions, customers_split(transactions))
+    assert other.features_.plan.n_categories != made.features_.plan.n_categories
+    weights = dict(zip(sum(other.features_.feature_names, ()), other.model_.weights, strict=True))
+    assert {name for name, weight in weights.items() if weight > 0} <= set(used)
+    assert np.isfinite(other.score(transactions).probability).all()

@@ -64,6 +64,8 @@ def _turncoat(version: Annotated[bool, _VERSION] = False) -> None:
 
 def main() -> None:
     """Run the command line. An error is one line on stderr with status 2; Ctrl-C is status 130."""
+    # XGBoost's threads would spin while they wait, which on a busy machine takes most of the time.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except KeyboardInterrupt:

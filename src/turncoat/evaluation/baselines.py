@@ -91,13 +91,15 @@ class DesignEncoder:
             raise ConfigError(f"n_categories names {found}; the rows have {self.n_columns} columns")
         numbers, codes = slice(0, n_numbers), slice(n_numbers, self.n_columns)
         categories = [np.append(np.arange(size), np.nan) for size in self.n_categories]
-        steps = [
-            ("numbers", make_pipeline(SimpleImputer(**_MEDIAN), StandardScaler()), numbers),
-            ("missing", MissingIndicator(error_on_new=False), numbers),
-            ("codes", OneHotEncoder(categories=categories), codes),
-        ]
-        kept = steps[: 2 if not self.n_categories else 3] if n_numbers else steps[2:]
-        self.transformer = ColumnTransformer(kept, sparse_threshold=1.0)
+        steps: list[tuple[str, Any, slice]] = []
+        if n_numbers:
+            filled = make_pipeline(SimpleImputer(**_MEDIAN), StandardScaler())
+            steps.append(("numbers", filled, numbers))
+        if np.isnan(columns[:, numbers]).any():
+            steps.append(("missing", MissingIndicator(error_on_new=False), numbers))
+        if self.n_categories:
+            steps.append(("codes", OneHotEncoder(categories=categories), codes))
+        self.transformer = ColumnTransformer(steps, sparse_threshold=1.0)
         self.transformer.fit(self._check_codes(columns))
         return self
 

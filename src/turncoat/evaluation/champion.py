@@ -300,7 +300,8 @@ class _Choice:
             return [KindTrial("regimes", SELECTED, value, 0.0, 0.0)]
         split = _reduce(self.split, self.transactions, _COMPARED_ROWS, self.seed)
         parts = self.features, model, chain
-        rows = build_training_rows(parts, self.transactions, split, "hybrid" in kinds)
+        has_path = "hybrid" in kinds and self._can_cross_fit(split)
+        rows = build_training_rows(parts, self.transactions, split, has_path)
         n_features = len(sum(self.features.feature_names, ()))
         own = rows._replace(columns=np.ascontiguousarray(rows.columns[:, :n_features]))
         held_out = rows.take(rows.is_validation)
@@ -323,7 +324,7 @@ class _Choice:
             columns[kind, seen] = _as_scored(scores, held_out)
 
         attempt("ranker", SELECTED, own)
-        if "hybrid" in kinds:
+        if has_path:
             attempt("hybrid", SELECTED, rows)
         if "hybrid" in kinds and time.monotonic() < self._deadline(_KINDS_SHARE):
             wide = ChainFit(_make_wide_model(self.seed))
@@ -333,6 +334,12 @@ class _Choice:
             attempt("hybrid", ALL, build_training_rows(parts, self.transactions, split, True))
         wanted = {key: scored for key, scored in columns.items() if key[0] in kinds}
         return _compare_kinds(wanted, self.seed)
+
+    def _can_cross_fit(self, split: Split) -> bool:
+        """Whether half of the customers still show fraud and genuine transactions."""
+        data, rows = self.transactions, split.fit
+        labels, customers = np.asarray(data.labels)[rows], data.customer_codes[rows]
+        return all(len(np.unique(customers[labels == label])) > 1 for label in (0, 1))
 
     @property
     def _best_chain(self) -> ChainTrial:

@@ -20,14 +20,19 @@ def select_visible(
     return transactions.take(visible), np.searchsorted(visible, own)
 
 
-def build_fit_panel(features: Features, transactions: Transactions, split: Split) -> Panel:
-    """The fit part as a panel, without customers that have too few transactions to learn from.
+def select_fit_rows(customers: Array, rows: Array) -> Array:
+    """The rows of customers with enough transactions to learn from.
 
-    Where they have more than half of the transactions, all customers are kept.
+    Where the others have more than half of the rows, all are kept.
     """
+    kept = drop_short_sequences(customers, rows)
+    return kept if 2 * len(kept) >= len(rows) else rows
+
+
+def build_fit_panel(features: Features, transactions: Transactions, split: Split) -> Panel:
+    """The fit part as a panel, see `select_fit_rows`."""
     visible, own = select_visible(transactions, split, "fit")
-    kept = drop_short_sequences(visible.customer_codes, own)
-    return features.transform(visible, rows=kept if 2 * len(kept) >= len(own) else own)
+    return features.transform(visible, rows=select_fit_rows(visible.customer_codes, own))
 
 
 def build_split_panel(

@@ -225,7 +225,8 @@ def _train(
     other = ("n_estimators", "window_days")
     own = {name: v for name, v in params.items() if name not in other and v != ESTIMATED}
     if own.get("tree_method") == "exact":
-        own.pop("max_bin", None)  # which it refuses
+        for refused in ("max_bin", "colsample_bynode"):
+            own.pop(refused, None)
     settings = {"objective": "binary:logistic", "nthread": n_threads, "seed": seed, **own}
     matrix = xgboost.DMatrix(rows.columns, rows.labels, nthread=n_threads)
     return xgboost.train(settings, matrix, n_rounds, **more)

@@ -14,11 +14,11 @@ from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
-from turncoat.data.splits import Split, drop_short_sequences, split_by_customer
+from turncoat.data.splits import Split, split_by_customer
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import NEVER, UNKNOWN, Features
-from turncoat.features.split_panels import build_fit_panel, build_split_panel
+from turncoat.features.split_panels import build_fit_panel, build_split_panel, select_fit_rows
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.boosting import BoostedTrees, FittedTrees
@@ -139,10 +139,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if self.kind == "regimes" and ranker is not None:
             problem = "a ranker that was added to a fitted detector cannot be fitted again"
             raise ConfigError(f"{problem}. Fit a detector, and add the ranker to it")
-        start = None if isinstance(self.model_, NeuralVariationalHMM) else self.model_.params_
-        other: Detector = clone(self).set_params(
-            features=clone(self.features_), model=clone(self.model_).set_params(init=start)
-        )
+        features = clone(self.features_).fit(transactions.take(split.fit))
+        model = clone(self.model_).set_params(**self._carry_over(features))
+        other: Detector = clone(self).set_params(features=clone(features), model=model)
         if ranker is not None:
             other.set_params(trees=BoostedTrees(params=FittedTrees(ranker.source).trial.params))
         return other.fit(transactions, split)
@@ -366,6 +365,20 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             remedy = "Call `fit` first, or `turncoat.load` a saved one"
             raise NotFittedError(f"this detector is not fitted yet. {remedy}")
 
+    def _carry_over(self, features: Features) -> dict[str, Any]:
+        """Weights by feature, and parameters to start from if all columns are the same."""
+        old, new = self.features_.plan, features.plan
+        settings: dict[str, Any] = {"init": None}
+        if self.model_.weights is not None:
+            weights = dict(zip(old.continuous + old.categorical, self.model_.weights, strict=True))
+            names = new.continuous + new.categorical
+            settings["weights"] = [weights.get(name, 0.0) for name in names]
+        columns = ("continuous", "categorical", "n_categories", "vocabularies")
+        is_same = all(getattr(old, name) == getattr(new, name) for name in columns)
+        if is_same and not isinstance(self.model_, NeuralVariationalHMM):
+            settings["init"] = self.model_.params_
+        return settings
+
     @property
     def _chain(self) -> ChainFit:
         model = VariationalHMM(4) if self.model is None else self.model
@@ -374,10 +387,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def _check_labels(self, transactions: Transactions, split: Split) -> None:
         """Refuse parts with too few known labels before any long work."""
-        fit = drop_short_sequences(transactions.customer_codes, split.fit)
-        if len(fit):  # otherwise building the panel says why
-            needs_both = self.anchoring is not None or self.kind != "regimes"
-            transactions.take(fit).require_labels("this fit", "fit", needs_both)
+        fit = select_fit_rows(transactions.customer_codes, split.fit)
+        needs_both = self.anchoring is not None or self.kind != "regimes"
+        transactions.take(fit).require_labels("this fit", "fit", needs_both)
         trees = None if self.kind == "regimes" else self.trees or _DEFAULT_TREES
         searches = trees is not None and trees.n_trials > 0 and trees.params is None
         if len(split.selection) and (searches or self._chain.needs_selection):

@@ -93,8 +93,7 @@ def cross_fit_paths(
     Rows are those of the selection's panel. States are ordered as those of `model`.
     """
     n_states, beliefs, panel = model.n_states, model.filter(fit_panel).probs, selection.panel
-    rng = np.random.default_rng(model.random_state)
-    folds = rng.permutation(panel.n_sequences) % _N_FOLDS
+    folds = _draw_folds(panel, model.random_state)
     for fold in range(_N_FOLDS):
         held_out = np.asarray(panel.customers)[folds == fold]
         part = fit_panel[~np.isin(np.asarray(fit_panel.customers), held_out)]
@@ -102,3 +101,15 @@ def cross_fit_paths(
         states = align_states(beliefs, other.filter(fit_panel).probs)
         columns = [*states, *(n_states + states), 2 * n_states, 2 * n_states + 1]
         yield filter_path_columns(other, panel)[:, columns], np.repeat(folds == fold, panel.lengths)
+
+
+def _draw_folds(panel: Panel, seed: int) -> Array:
+    """A fold for each customer at random, those with and without fraud in equal numbers."""
+    has_fraud = np.zeros(panel.n_sequences, bool)
+    if panel.labels is not None:
+        has_fraud = np.add.reduceat(panel.labels == 1, panel.offsets[:-1], dtype=np.int64) > 0
+    order = np.random.default_rng(seed).permutation(panel.n_sequences)
+    order = order[np.argsort(has_fraud[order], kind="stable")]
+    folds = np.empty(panel.n_sequences, np.int64)
+    folds[order] = np.arange(panel.n_sequences) % _N_FOLDS
+    return folds

@@ -33,7 +33,7 @@ Rows = Transactions | Sequence[TransactionRow]  # of a file, or live
 Path = Array | None  # columns of the path [N, P]; None for a ranker that does not need them
 Pair = tuple[Array, Array]
 
-SHRINKAGES = (1e6, 1e3, 10.0)  # the strongest first
+SHRINKAGES = (np.inf, 1e3, 10.0)  # the strongest first
 _MAX_ITERATIONS = 100
 _MIN_STEP = 1e-10
 _RIDGE = 1e-6  # keeps slopes finite in perfectly separated regimes
@@ -203,16 +203,22 @@ class RegimeRanker:
     ) -> RegimeRanker:
         """Fit to scores [N], beliefs [N, K] and labels [N]; customer u has rows offsets[u:u + 2].
 
-        `shrinkage`, in squared log odds, pulls each regime's line to the common one; 0 does not.
+        `shrinkage`, in squared log odds, pulls each regime's line to the common one; 0 does not,
+        and with infinity all regimes share one line.
         """
         _check_scores(scores)
-        if not 0 <= shrinkage < np.inf:
+        if not shrinkage >= 0:
             raise ConfigError(f"shrinkage is {shrinkage!r}; it must be a number of at least 0")
         if labels.min() == labels.max():
             problem = f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1"
             raise DataError(f"{problem}. Choose a larger calibration part")
-        scale = float(scores.mean()), float(scores.std()) or 1.0
-        penalty = _shrinkage_penalty(belief.shape[1], shrinkage)
+        scale, n_states = (float(scores.mean()), float(scores.std()) or 1.0), belief.shape[1]
+        if shrinkage == np.inf:
+            whole = belief.sum(axis=1, keepdims=True)
+            one = cls.fit(scores, whole, labels, offsets, shrinkage=0.0)
+            lines = np.repeat(one.intercepts, n_states), np.repeat(one.slopes, n_states)
+            return cls(*scale, *lines, np.tile(one.covariance, (n_states, n_states)))
+        penalty = _shrinkage_penalty(n_states, shrinkage)
         prior = np.zeros(len(penalty)), penalty
         return _solve(scale, prior, scores, belief, labels, offsets)
 

@@ -87,7 +87,9 @@ class Regimes:
             raise DataError(f"{problem} {new.mode} ones. Use beliefs of the same model")
         mass, evidence = keep * self.mass + new.mass, keep * self.evidence + new.evidence
         frauds = keep * self.evidence * self.rates + new.evidence * new.rates
-        rates = np.divide(frauds, evidence, out=np.zeros_like(mass), where=evidence > 0)
+        by_mass = keep * self.mass * self.rates + new.mass * new.rates
+        rates = np.divide(by_mass, mass, out=np.zeros_like(mass), where=mass > 0)
+        rates = np.divide(frauds, evidence, out=rates, where=evidence > 0)
         frauds = np.clip(rates, 0.0, 1.0) * mass
         part = self.part if self.part.endswith(new.part) else f"{self.part} + {new.part}"
         source = (new.part if keep == 0 else part, self.mode)
