@@ -34,11 +34,11 @@ DEFAULT_PARAMS: XGBoostParams = {
     "max_bin": 4096,  # with 256, no tree can cut at an amount that decides
     "base_score": 0.5,  # from an estimated one, rare fraud's small Hessians allow few splits
     "max_depth": 5,
-    "learning_rate": 0.05,
+    "learning_rate": 0.03,
     "n_estimators": 300,
-    "subsample": 0.8,
-    "colsample_bytree": 0.8,
-    "colsample_bynode": 1.0,
+    "subsample": 0.7,
+    "colsample_bytree": 1.0,
+    "colsample_bynode": 0.4,
     "min_child_weight": 1.0,
     "reg_lambda": 1.0,
     "gamma": 0.0,
@@ -47,10 +47,10 @@ DEFAULT_PARAMS: XGBoostParams = {
 # The first trials of a search, as changes of the defaults; later ones learn from them.
 FIRST_TRIALS: tuple[XGBoostParams, ...] = (
     {},
+    {"learning_rate": 0.05, "subsample": 0.8, "colsample_bytree": 0.8, "colsample_bynode": 1.0},
     {"max_depth": 4},
-    {"learning_rate": 0.03, "subsample": 0.7, "colsample_bytree": 1.0, "colsample_bynode": 0.4},
-    {"max_bin": 16384, "learning_rate": 0.03, "subsample": 0.5, "colsample_bytree": 0.5},
-    {"max_depth": 7, "min_child_weight": 10.0, "colsample_bytree": 0.5},
+    {"max_bin": 16384, "subsample": 0.5, "colsample_bytree": 0.5, "colsample_bynode": 1.0},
+    {"max_depth": 7, "min_child_weight": 10.0},
     {"base_score": ESTIMATED, "max_depth": 4, "learning_rate": 0.1},
     {"window_days": 14},
     {"tree_method": "exact"},
