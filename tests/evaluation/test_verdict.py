@@ -55,7 +55,7 @@ def make_columns(noise: dict[str, float | None], seed: int = 0) -> dict[str, Sco
         ({DETECTOR: None, XGBOOST: 1.0}, CHANCE, "no better than chance. Do not use it"),
         ({DETECTOR: None, XGBOOST: None}, CHANCE, "no better than chance. Do not use it"),
         ({DETECTOR: 1.0, XGBOOST: 2.0}, BETTER, "better than XGBoost. Use it."),
-        ({DETECTOR: 1.0, XGBOOST: 1.0}, AS_GOOD, "as good as XGBoost. Use it for its calibrated"),
+        ({DETECTOR: 1.0, XGBOOST: 1.0}, AS_GOOD, "as good as XGBoost. Use it for its intervals"),
         ({DETECTOR: 2.0, XGBOOST: 1.0}, WORSE, "worse than XGBoost. Give it more time (--budget)"),
         ({DETECTOR: 1.0}, "", ""),
         ({DETECTOR: None}, CHANCE, "no better than chance"),

@@ -77,6 +77,8 @@ def fit_champion(
         return
     echo(f"{champion.describe()}\n\nOn the test part, which nothing was fitted or chosen on:")
     echo(figures.describe())
+    if detector.kind == "ranker":
+        echo("XGBoost is the detector's own trees here, before they are calibrated.")
     if options.refit:
         echo("\nThe saved detector has the same choices, fitted again to all rows.")
     echo(f"\n{detector.describe()}\n")
@@ -115,17 +117,19 @@ def evaluate(
             raise DataError(f"{data}: no transaction is at or after --from {since}")
         figures = evaluate_detector(detector, transactions, rows)
     last = detector.calibration_.time_range[1]
-    seen = int((transactions.times[rows] <= last).sum())
-    note = ""
+    judged = transactions.take(rows)
+    times = judged.times[np.asarray(judged.labels) >= 0]
+    seen, note = int((times <= last).sum()), ""
     if seen:
-        share = f"{seen:,} of the {len(rows):,} transactions are not later than the detector's data"
-        note = f"{share}: it may have been fitted on them. Use --from for later ones"
+        share = f"{seen:,} of the {len(times):,} labelled transactions are not later"
+        note = f"{share} than the detector's calibration data; it may have been fitted on them"
+        note += ". Use --from for later ones" if seen < len(times) else ""
     if as_json:
         echo(json.dumps({**asdict(figures), "verdict": figures.verdict, "note": note}))
         return
-    echo(figures.describe())
     if note:
         echo(f"Please note: {note}.")
+    echo(figures.describe())
 
 
 def parse_budget(text: str) -> float:

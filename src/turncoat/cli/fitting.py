@@ -123,6 +123,8 @@ def fit(
         source, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
         if not as_json:
             echo(f"{transactions}\n{parts}")
+            if split == AUTO and parts.seed is not None:
+                echo("Split by customer: by time, a part would know fewer than ten frauds.")
         fit_champion(transactions, parts, options, out, source)
         return
     for name in ("budget", "trials", "quick", "refit"):

@@ -108,7 +108,8 @@ class Champion:
             shown = ", ".join(f"{name} {weight:.2g}" for name, weight in weights[:8])
             more = f" and {len(weights) - 8} more" if len(weights) > 8 else ""
             n_fraud = self.detector.n_fraud_states
-            best = f"the best of {len(self.chain_trials)} chains"
+            n_tried = len(self.chain_trials)
+            best = f"the best of {n_tried} chains" if n_tried > 1 else "one was tried"
             lines += [
                 f"  chain: {model.n_states} regimes, {n_fraud} of them for fraud; {best}",
                 f"  evidence weights: {shown}{more}",

@@ -41,7 +41,7 @@ _LOGISTIC_ROWS = 60_000
 _ADVICE = {
     CHANCE: "Do not use it. Check labels and columns, or give more data",
     BETTER: "Use it",
-    AS_GOOD: "Use it for its calibrated scores, intervals and reasons, or keep XGBoost",
+    AS_GOOD: "Use it for its intervals and reasons, or keep XGBoost",
     WORSE: "Give it more time (--budget) or data; until then XGBoost ranks better",
 }
 
@@ -93,7 +93,8 @@ class Evaluation:
         for first, *rest in cells:
             aligned = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
             lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
-        lines.append("In brackets: 90 % intervals, by customer.")
+        note = "ECE's lies high, because resampling adds noise"
+        lines.append(f"In brackets: 90 % intervals, by customer. {note}.")
         for name, gap in self.differences.items():
             text = f"average precision less {name}'s: {_format(gap, 3, sign='+')}"
             lines.append(f"{text[0].upper()}{text[1:]}")
@@ -101,6 +102,9 @@ class Evaluation:
             against = "" if self.verdict == CHANCE else " than XGBoost"
             against = " as XGBoost" if self.verdict == AS_GOOD else against
             lines.append(f"Verdict: {self.verdict}{against}. {_ADVICE[self.verdict]}.")
+        logistic = self.differences.get(LOGISTIC)
+        if logistic is not None and logistic.interval is not None and logistic.interval[1] < 0:
+            lines.append("Logistic regression on the same rows does better.")
         return "\n".join(lines)
 
 

@@ -58,13 +58,14 @@ class Regimes:
             found = f"none of the {len(labels):,} transactions in the {part} part has a label"
             raise DataError(f"{found}. Choose a larger part")
         probs, labels = probs[known], labels[known]
-        mass = probs.sum(axis=0)
         stays = np.asarray(stickiness, np.float64)
         if by_likelihood:
-            rates = _maximise_likelihood(probs, labels)
-            evidence, correlation = _weigh_likelihood(probs, labels, rates, offsets)
-            figures = (mass, rates * mass, evidence, stays, correlation)
+            shares = _condition_on_labels(probs, labels)
+            counts = shares.sum(axis=0), shares[labels == 1].sum(axis=0)
+            evidence, correlation = _weigh_likelihood(probs, labels, *counts, offsets)
+            figures = (*counts, evidence, stays, correlation)
             return cls(part, mode, part == "fit", *figures, by_likelihood)
+        mass = probs.sum(axis=0)
         frauds = probs.T @ labels.astype(np.float64)
         rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)
         residuals = probs * (labels[:, None] - rates)
@@ -154,11 +155,10 @@ class Regimes:
     @cached_property
     def mean_rates(self) -> Array:
         """The fraud rates [K] in scores: near the overall rate if little is known, never 0 or 1."""
-        if self.by_likelihood:
-            return self.rates  # the prior is in them
         overall = (self.frauds.sum() + BETA_PRIOR) / (self.mass.sum() + 2 * BETA_PRIOR)
-        frauds = self.rates * self.evidence + PRIOR_ROWS * overall
-        return np.asarray(frauds / (self.evidence + PRIOR_ROWS))
+        if self.by_likelihood:
+            return _shrink(self.frauds, self.mass, overall)
+        return _shrink(self.rates * self.evidence, self.evidence, overall)
 
     @cached_property
     def rate_variances(self) -> Array:
@@ -238,32 +238,31 @@ def check_arrays(owner: object, shape: tuple[int, ...], *names: str, dtype: Any 
             raise ValueError(f"the {name} of the {type(owner).__name__} {problem}")
 
 
-def _maximise_likelihood(probs: Array, labels: Array) -> Array:
-    """The rates [K] at which sum_k P(k) rate_k is likeliest to give the labels (EM)."""
+def _condition_on_labels(probs: Array, labels: Array) -> Array:
+    """P(state | row, label) [N, K] at the rates that make the labels likeliest (EM)."""
     overall = (labels.sum() + BETA_PRIOR) / (len(labels) + 2 * BETA_PRIOR)
     rates = np.full(probs.shape[1], overall)
-    fraud, genuine = probs[labels == 1], probs[labels == 0]
+    is_fraud = labels[:, None] == 1
     for _ in range(_MAX_EM_STEPS):
-        counts = []
-        for part, shares in ((fraud, rates), (genuine, 1.0 - rates)):
-            joint = part * shares
-            counts.append((joint / joint.sum(axis=1, keepdims=True)).sum(axis=0))
-        total = counts[0] + counts[1] + PRIOR_ROWS
-        found = (counts[0] + PRIOR_ROWS * overall) / total
+        shares = probs * np.where(is_fraud, rates, 1.0 - rates)
+        shares /= shares.sum(axis=1, keepdims=True)
+        found = _shrink(shares[labels == 1].sum(axis=0), shares.sum(axis=0), overall)
         step, rates = float(np.abs(found - rates).max()), found
         if step < _MIN_EM_STEP:
             break
-    return rates
+    return shares
 
 
 def _weigh_likelihood(
-    probs: Array, labels: Array, rates: Array, offsets: Array
+    probs: Array, labels: Array, mass: Array, frauds: Array, offsets: Array
 ) -> tuple[Array, Array]:
-    """Independent transactions that each of these rates is worth [K], and their correlation.
+    """Independent transactions that the likeliest rates are worth [K], and their correlation.
 
     From the sandwich covariance of maximum likelihood: the expected information, and customers as
-    clusters.
+    clusters. Regimes that can hardly be told apart have little evidence, whatever their mass.
     """
+    overall = (labels.sum() + BETA_PRIOR) / (len(labels) + 2 * BETA_PRIOR)
+    rates = _shrink(frauds, mass, overall)
     chances = np.clip(probs @ rates, 1e-12, 1.0 - 1e-12)
     spread = chances * (1.0 - chances)
     spreads = np.maximum(rates * (1.0 - rates), 1.0 / (len(labels) + 4.0))
@@ -274,8 +273,13 @@ def _weigh_likelihood(
     clustered = inverse @ (sums.T @ sums) @ inverse
     # Customers' rows are seldom less alike than independent ones.
     variances = np.maximum(np.diag(clustered), np.diag(inverse))
-    evidence = np.clip(spreads / variances - PRIOR_ROWS, 0.0, probs.sum(axis=0))
+    evidence = np.clip(spreads / variances - PRIOR_ROWS, 0.0, mass)
     return evidence, _correlate(clustered)
+
+
+def _shrink(frauds: Array, mass: Array, overall: float) -> Array:
+    """Fraud rates [K], each with `PRIOR_ROWS` transactions at the overall rate."""
+    return np.asarray((frauds + PRIOR_ROWS * overall) / (mass + PRIOR_ROWS))
 
 
 def _correlate(products: Array) -> Array:
