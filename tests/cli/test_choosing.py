@@ -180,7 +180,9 @@ def test_evaluate_says_which_rows_are_not_later_than_the_detectors_data(chosen, 
     n_seen = int((frame["at"].dt.epoch("s") <= last).sum())
     command = f"evaluate {detector} {chosen.folder / 'payments.csv'}"
     note = parse(turncoat(f"{command} --json").stdout)["note"]
-    assert note.startswith(f"{n_seen:,} of the {len(frame):,} labelled transactions are not later than")
+    assert note.startswith(
+        f"{n_seen:,} of the {len(frame):,} labelled transactions are not later than"
+    )
     assert f"Please note: {note}." in turncoat(command).stdout
     later = frame.with_columns(pl.col("at") + pl.duration(days=200))
     later.write_csv(tmp_path / "later.csv", datetime_format="%Y-%m-%d %H:%M:%S")
