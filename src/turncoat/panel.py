@@ -35,6 +35,7 @@ class Panel:
     customers: Array | None = None  # [U]
     times: Array | None = None  # [N]
     ids: Array | None = None  # [N]
+    causes: Array | None = None  # [N, C] outputs of two-sided chains
 
     @classmethod
     def from_arrays(
@@ -47,6 +48,7 @@ class Panel:
         times: ArrayLike | None = None,
         ids: ArrayLike | None = None,
         n_categories: Sequence[int] | None = None,
+        causes: Array | None = None,
     ) -> Panel:
         """Check arrays and join them into a panel. Arrays already in the right form are not copied.
 
@@ -67,7 +69,7 @@ class Panel:
         times = None if times is None else _check_times(times, offsets)
         ids = None if ids is None else _check_unique(_check_per_row(ids, n_rows, "ids"), "ids")
         missing = (missing_cells, missing_codes)
-        return cls(cells, codes, offsets, sizes, *missing, labels, keys, times, ids)
+        return cls(cells, codes, offsets, sizes, *missing, labels, keys, times, ids, causes)
 
     @property
     def n_rows(self) -> int:
@@ -93,6 +95,18 @@ class Panel:
     def lengths(self) -> Array:
         """Rows of each sequence [U]."""
         return np.diff(self.offsets)
+
+    @property
+    def gaps_s(self) -> Array:
+        """Seconds since the customer's previous row [N], 0 for first rows. Numbers are seconds."""
+        if self.times is None:
+            reason = "the time between rows is needed, and the panel has no times"
+            raise DataError(f"{reason}. Give `times` to Panel.from_arrays, in seconds or as dates")
+        gaps = np.zeros(self.n_rows)
+        steps = self.times[1:] - self.times[:-1]
+        gaps[1:] = steps / np.timedelta64(1, "s") if steps.dtype.kind == "m" else steps
+        gaps[self.offsets[:-1]] = 0.0
+        return gaps
 
     @property
     def nbytes(self) -> int:
@@ -170,7 +184,7 @@ class Panel:
 
     def _take(self, rows: slice | Array, offsets: Array, sequences: slice | Array) -> Panel:
         taken: dict[str, Any] = {"offsets": offsets}
-        for name in ("continuous", "categorical", "labels", "times", "ids"):
+        for name in ("continuous", "categorical", "labels", "times", "ids", "causes"):
             values = getattr(self, name)
             taken[name] = None if values is None else values[rows]
         if self.customers is not None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from turncoat import (
     Anchors,
     BaumWelchHMM,
     ConfigError,
+    ContinuousHMMParams,
     DataError,
     HMMParams,
     NotFittedError,
@@ -30,6 +33,19 @@ from turncoat import (
 )
 
 TIERS = [BaumWelchHMM, VariationalHMM]
+
+
+class Continuous:
+    """A tier whose models have transitions in continuous time unless a test says otherwise."""
+
+    def __init__(self, tier: Any) -> None:
+        self.__name__, self.tier, self.from_params = tier.__name__, tier, tier.from_params
+
+    def __call__(self, n_states: int, **settings: Any) -> Any:
+        return self.tier(n_states, **{"transitions": "continuous", **settings})
+
+
+CHAINS = [*TIERS, *map(Continuous, TIERS)]
 QUICK: dict[str, Any] = {"n_restarts": 2, "max_iter": 15}
 
 
@@ -43,7 +59,10 @@ def make_panel(
     categorical = np.stack([rng.integers(0, 2, n), rng.integers(0, 4, n)], axis=1)
     continuous[rng.random(continuous.shape) < missing] = np.nan
     categorical[rng.random(categorical.shape) < missing] = -1
-    return Panel.from_arrays(continuous, categorical, lengths=lengths, n_categories=[2, 4])
+    times = np.cumsum(np.exp(np.random.default_rng(seed).normal(9.0, 3.0, n)).round())
+    return Panel.from_arrays(
+        continuous, categorical, lengths=lengths, times=times, n_categories=[2, 4]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +71,9 @@ def panel() -> Panel:
 
 
 every_tier = pytest.mark.parametrize("tier", TIERS)
+every_chain = pytest.mark.parametrize(
+    "tier", CHAINS, ids=[*(t.__name__ for t in TIERS), *(f"Continuous{t.__name__}" for t in TIERS)]
+)
 
 
 def assert_sound(model: Any, panel: Panel) -> None:
@@ -70,7 +92,7 @@ def assert_sound(model: Any, panel: Panel) -> None:
     assert np.isfinite(model.lower_bound_)
 
 
-@every_tier
+@every_chain
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("cells", ["float32", "float64"])
 def test_fit_and_infer(tier: Any, precision: str, cells: str) -> None:
@@ -78,7 +100,7 @@ def test_fit_and_infer(tier: Any, precision: str, cells: str) -> None:
     assert_sound(tier(3, precision=precision, **QUICK).fit(panel), panel)
 
 
-@every_tier
+@every_chain
 def test_scikit_learn_conventions(tier: Any, panel: Panel) -> None:
     model = tier(3, max_iter=7, tol=0.5)
     copy = clone(model)
@@ -89,7 +111,7 @@ def test_scikit_learn_conventions(tier: Any, panel: Panel) -> None:
     assert tier.__name__ in repr(model)
 
 
-@every_tier
+@every_chain
 def test_inputs_are_not_changed(tier: Any, panel: Panel) -> None:
     cells, codes = panel.continuous.copy(), panel.categorical.copy()
     model = tier(3, **QUICK).fit(panel)
@@ -98,7 +120,7 @@ def test_inputs_are_not_changed(tier: Any, panel: Panel) -> None:
     np.testing.assert_array_equal(panel.categorical, codes)
 
 
-@every_tier
+@every_chain
 def test_same_seed_same_bits_another_seed_other_starts(tier: Any, panel: Panel) -> None:
     first = tier(3, random_state=5, **QUICK).fit(panel)
     again = tier(3, random_state=5, n_threads=2, **QUICK).fit(panel)
@@ -109,7 +131,7 @@ def test_same_seed_same_bits_another_seed_other_starts(tier: Any, panel: Panel) 
     assert first.fit_report_.history[0] != other.fit_report_.history[0]
 
 
-@every_tier
+@every_chain
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_replaying_steps_equals_filter(tier: Any, precision: str, panel: Panel) -> None:
     model = tier(3, precision=precision, **QUICK).fit(panel)
@@ -117,25 +139,27 @@ def test_replaying_steps_equals_filter(tier: Any, precision: str, panel: Panel) 
     for u in range(5):
         belief = None
         for row in range(panel.offsets[u], panel.offsets[u + 1]):
-            belief = model.step(belief, panel.continuous[row], panel.categorical[row])
+            values = panel.continuous[row], panel.categorical[row]
+            belief = model.step(belief, *values, gap_s=panel.gaps_s[row])
             np.testing.assert_allclose(
                 belief, filtered[row], atol=1e-12 if precision == "float64" else 1e-5
             )
 
 
-@every_tier
+@every_chain
 def test_round_trip_through_disk(tier: Any, panel: Panel, tmp_path: Any) -> None:
     model = tier(3, **QUICK).fit(panel)
     model.save(tmp_path / "model")
     loaded = load_model(tmp_path / "model")
-    assert type(loaded) is tier
+    assert type(loaded) is type(model)
+    assert type(loaded.params_) is type(model.params_)
     np.testing.assert_array_equal(model.filter(panel).probs, loaded.filter(panel).probs)
     assert loaded.fit_report_ == model.fit_report_
     assert loaded.lower_bound_ == model.lower_bound_
     assert loaded.get_params() == model.get_params()
 
 
-@every_tier
+@every_chain
 def test_a_fit_from_fitted_parameters_continues(tier: Any, panel: Panel) -> None:
     first = tier(3, **QUICK, precision="float64", tol=0.0).fit(panel)
     onward = tier(3, init=first.params_, max_iter=5, precision="float64").fit(panel)
@@ -154,7 +178,7 @@ def test_reaching_the_cap_is_not_convergence(tier: Any, panel: Panel) -> None:
     assert full.seconds > 0
 
 
-@every_tier
+@every_chain
 def test_halving_keeps_the_best_and_reports_the_rest(tier: Any, panel: Panel) -> None:
     report = (
         tier(4, n_restarts=5, max_iter=60, tol=0.0, restart_halving=True).fit(panel).fit_report_
@@ -169,7 +193,7 @@ def test_halving_keeps_the_best_and_reports_the_rest(tier: Any, panel: Panel) ->
     assert full.history[-1] == max(r.lower_bound for r in full.restarts)
 
 
-@every_tier
+@every_chain
 def test_alignment_undoes_a_permutation(tier: Any, panel: Panel) -> None:
     model = tier(3, **QUICK).fit(panel)
     shuffled = tier.from_params(model.params_.reorder([2, 0, 1]))
@@ -185,11 +209,12 @@ def test_alignment_undoes_a_permutation(tier: Any, panel: Panel) -> None:
     np.testing.assert_array_equal(shuffled.params_.reorder(order).means, model.params_.means)
 
 
-@every_tier
+@every_chain
 def test_samples_have_the_model_s_moments(tier: Any, panel: Panel) -> None:
     model = tier(2, **QUICK).fit(panel)
-    drawn, states = model.sample([40] * 500, random_state=3)
-    again, _ = model.sample([40] * 500, random_state=3)
+    times = 1000.0 * np.arange(40 * 500)
+    drawn, states = model.sample([40] * 500, random_state=3, times=times)
+    again, _ = model.sample([40] * 500, random_state=3, times=times)
     np.testing.assert_array_equal(drawn.continuous, again.continuous)
     for k in range(2):
         rows = states == k
@@ -201,11 +226,13 @@ def test_samples_have_the_model_s_moments(tier: Any, panel: Panel) -> None:
         assert np.abs(shares - model.params_.category_probs[1][k]).max() < 5 / np.sqrt(rows.sum())
 
 
-@every_tier
+@every_chain
 def test_anchored_fit_puts_rows_where_they_belong(tier: Any) -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
-    panel = Panel.from_arrays(rng.normal(size=(400, 1)) + truth[:, None], lengths=[20] * 20)
+    times = 1000.0 * np.arange(400)
+    cells = rng.normal(size=(400, 1)) + truth[:, None]
+    panel = Panel.from_arrays(cells, lengths=[20] * 20, times=times)
     codes = np.where(rng.random(400) < 0.5, truth, -1)
     allowed = np.array([[True, False], [False, True]])
     model = tier(2, **QUICK).fit(panel, anchors=Anchors(codes, allowed))
@@ -271,11 +298,12 @@ AWKWARD = {
 }
 
 
-@every_tier
+@every_chain
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("name", AWKWARD)
 def test_awkward_panels_give_finite_results(tier: Any, precision: str, name: str) -> None:
     panel = Panel.from_arrays(**AWKWARD[name](np.random.default_rng(0)))
+    panel = replace(panel, times=977.0 * np.arange(panel.n_rows) ** 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = tier(3, precision=precision, **QUICK).fit(panel)
@@ -337,7 +365,7 @@ def test_a_category_never_seen_in_the_fit(tier: Any) -> None:
     assert np.isfinite(model.filter(roomy).log_likelihood).all()
 
 
-@every_tier
+@every_chain
 def test_use_before_fit_is_refused(tier: Any, panel: Panel) -> None:
     for question in (
         lambda m: m.filter(panel),
@@ -363,6 +391,7 @@ BAD_SETTINGS = {
     "restart_halving": "yes",
     "progress": 2,
     "init": {"means": 3},
+    "transitions": "hourly",
 }
 
 
@@ -389,7 +418,7 @@ def test_bad_settings_of_one_tier(panel: Panel) -> None:
         Prior(sticky=-1.0)
 
 
-@every_tier
+@every_chain
 def test_a_panel_of_other_columns_is_refused(tier: Any, panel: Panel) -> None:
     model = tier(2, **QUICK).fit(panel)
     with pytest.raises(
@@ -402,7 +431,7 @@ def test_a_panel_of_other_columns_is_refused(tier: Any, panel: Panel) -> None:
         tier(3, init=model.params_).fit(panel)
 
 
-@every_tier
+@every_chain
 def test_a_bad_live_row_is_named(tier: Any, panel: Panel) -> None:
     model = tier(2, **QUICK).fit(panel)
     good = (panel.continuous[0], panel.categorical[0])
@@ -535,6 +564,131 @@ def test_a_prior_so_sparse_that_probabilities_underflow_keeps_its_logarithms() -
     )  # begins in the other state, which the prior makes all but impossible
     assert (model.decode(backwards)[1:] == path[30]).all()
     assert (model.filter(backwards).probs[1:, path[30]] > 0.999).all()
+
+
+AWKWARD_TIMES: dict[str, Callable[[int], Any]] = {
+    "all at once": np.zeros,
+    "mostly at once": lambda n: np.arange(n) // 7,
+    "milliseconds apart": lambda n: np.arange(n) / 1000.0,
+    "years apart": lambda n: 1e9 * np.arange(n),
+    "centuries apart": lambda n: 1e12 * np.arange(n),
+    "from seconds to years": lambda n: np.exp(np.linspace(-5.0, 20.0, n)),
+    "dates": lambda n: np.datetime64("2024-01-01") + np.arange(n),
+    "minutes": lambda n: np.datetime64("2024-01-01T00:00") + np.arange(n),
+}
+
+
+@every_tier
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", AWKWARD_TIMES)
+def test_awkward_times_give_finite_results(tier: Any, precision: str, name: str) -> None:
+    panel = make_panel()
+    panel = replace(panel, times=AWKWARD_TIMES[name](panel.n_rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = tier(3, transitions="continuous", precision=precision, **QUICK).fit(panel)
+        assert_sound(model, panel)
+    assert not model.fit_report_.decreases
+    assert np.isfinite(model.params_.generator).all()
+
+
+@every_tier
+def test_continuous_transitions_need_times(tier: Any, panel: Panel) -> None:
+    untimed = replace(panel, times=None)
+    with pytest.raises(DataError, match="the panel has no times"):
+        tier(2, transitions="continuous").fit(untimed)
+    model = tier(2, transitions="continuous", **QUICK).fit(panel)
+    for question in (model.filter, model.smooth, model.decode, model.log_likelihood):
+        with pytest.raises(DataError, match="the panel has no times"):
+            question(untimed)
+    with pytest.raises(DataError, match="give `times`"):
+        model.sample([3])
+    shares = model.infer_without_chain(untimed, [0.5, 0.5]).probs  # needs none
+    np.testing.assert_array_equal(shares, model.infer_without_chain(panel, [0.5, 0.5]).probs)
+
+
+@every_tier
+def test_continuous_steps_need_gaps(tier: Any, panel: Panel) -> None:
+    model = tier(2, transitions="continuous", **QUICK).fit(panel)
+    row = panel.continuous[0], panel.categorical[0]
+    belief = model.step(None, *row)  # a new customer has no gap
+    for gap_s in (None, -1.0, np.nan, np.inf):
+        with pytest.raises(DataError, match="seconds since the customer's previous row"):
+            model.step(belief, *row, gap_s=gap_s)
+        with pytest.raises(DataError, match="seconds since the customer's previous row"):
+            model.predict_log_belief(belief, gap_s)
+    beliefs, known, previous = np.zeros((2, 2)), np.zeros(2, bool), np.array([-1, 0])
+    rows = panel.continuous[:2], panel.categorical[:2], previous
+    with pytest.raises(DataError, match="seconds since the customer's previous row"):
+        model.step_batch(beliefs, known, *rows)
+    gaps_s = np.array([np.nan, 7200.0])
+    before, has_before, after = model.step_batch(beliefs, known, *rows, gaps_s)
+    np.testing.assert_array_equal(has_before, [False, True])
+    np.testing.assert_array_equal(after[0], belief)
+    second = panel.continuous[1], panel.categorical[1]
+    np.testing.assert_array_equal(after[1], model.step(belief, *second, gap_s=7200.0))
+    np.testing.assert_array_equal(before[1], belief)
+    later = np.exp(model.predict_log_belief(belief, 7200.0))
+    rest = model.log_emission(*(values[None] for values in second))[0]
+    joint = later * np.exp(rest - rest.max())
+    np.testing.assert_allclose(joint / joint.sum(), after[1], atol=1e-12)
+
+
+@every_tier
+def test_forecasts_are_beliefs(tier: Any, panel: Panel) -> None:
+    model = tier(2, transitions="continuous", **QUICK).fit(panel)
+    forecast = model.ahead([0.3, 0.7], [0.0, 1.0, 1e7])
+    assert forecast.shape == (3, 2)
+    np.testing.assert_allclose(forecast.sum(axis=1), 1.0, atol=1e-7)
+    np.testing.assert_allclose(forecast[0], [0.3, 0.7], atol=1e-15)
+    assert model.ahead([0.3, 0.7], 2).shape == (2,)
+    for belief in ([0.3, 0.3], [1.0], [1.5, -0.5]):
+        with pytest.raises(DataError, match="add up to 1"):
+            model.ahead(belief, 1.0)
+    for hours in (-1.0, np.nan, np.inf):
+        with pytest.raises(DataError, match="hours must be finite"):
+            model.ahead([0.3, 0.7], hours)
+    with pytest.raises(ConfigError, match='needs transitions="continuous"'):
+        tier(2, **QUICK).fit(panel).ahead([0.3, 0.7], 1.0)
+
+
+@every_tier
+def test_parameters_and_transitions_must_agree(tier: Any, panel: Panel) -> None:
+    model = tier(2, transitions="continuous", **QUICK).fit(panel)
+    assert tier.from_params(model.params_).transitions == "continuous"
+    with pytest.raises(ConfigError, match='transitions is "per-row"'):
+        tier.from_params(model.params_, transitions="per-row")
+    with pytest.raises(ConfigError, match='transitions is "per-row"'):
+        model.copy_with(transitions="per-row").filter(panel)
+    plain = tier(2, **QUICK).fit(panel)
+    with pytest.raises(ConfigError, match="init must be Continuous"):
+        tier(2, init=plain.params_, transitions="continuous").fit(panel)
+    with pytest.raises(ConfigError, match="init must be"):
+        tier(2, init=model.params_).fit(panel)
+    model.set_params(transitions="per-row").fit(panel)  # a new fit may choose anew
+    assert model.params_.transitions == "per-row"
+
+
+@every_chain
+def test_order_of_customers_does_not_matter(tier: Any, panel: Panel) -> None:
+    model = tier(3, **QUICK).fit(panel)
+    order = np.random.default_rng(0).permutation(panel.n_sequences)
+    shuffled = panel[order]
+    first, second = model.filter(panel), model.filter(shuffled)
+    np.testing.assert_allclose(second.log_likelihood, first.log_likelihood[order], rtol=1e-12)
+    options = {"max_iter": 4, "tol": 0.0, "precision": "float64"}
+    fits = [tier(3, init=model.params_, **options).fit(p) for p in (panel, shuffled)]
+    bounds = [fit.fit_report_.history for fit in fits]
+    np.testing.assert_allclose(*bounds, rtol=1e-12)
+
+
+def test_bad_generators_are_named() -> None:
+    columns = {"means": np.zeros((2, 1)), "variances": np.ones((2, 1))}
+    for generator in ([[-1.0, 1.0]], [[-1.0, 0.5], [1.0, -1.0]], [[1.0, -1.0], [0.0, 0.0]]):
+        with pytest.raises(ConfigError, match="generator must"):
+            ContinuousHMMParams([0.5, 0.5], generator=generator, **columns)
+    with pytest.raises(ConfigError, match="hours must be above 0"):
+        Prior(hours=0.0)
 
 
 @pytest.mark.parametrize("scale", [1e-7, 1.0, 1e7])

@@ -10,6 +10,7 @@ import pytest
 from tests.reference import numpy_kernels
 from turncoat.arrays import Array
 from turncoat.numerics import engine, live
+from turncoat.numerics.generators import build_generator, gap_codes
 from turncoat.numerics.layout import ColumnLayout, LogModel
 from turncoat.numerics.structures import KernelSums, KernelTables, Observations, join_columns
 
@@ -30,6 +31,7 @@ class Case:
     zeros: bool = False
     anchors: bool = False
     separation: float = 1.0
+    gaps: bool = False  # transitions depend on the time between rows
 
 
 CASES = {
@@ -56,6 +58,10 @@ CASES = {
     "more states than lanes": Case(11, 4, (2, 3, 4), (40, 10)),
     "longer than a block": Case(3, 5, (2, 4), (2500, 20, 1024, 1100, 3), missing=0.1),
     "many chunks": Case(3, 2, (2,), (25,) * 300, missing=0.1),
+    "gaps": Case(3, 5, (2,), (4, 1, 9, 30), gaps=True),
+    "gaps, impossible transitions": Case(4, 3, (3,), (25, 6), zeros=True, gaps=True),
+    "gaps, more states than lanes": Case(11, 4, (2, 3, 4), (40, 10), gaps=True),
+    "gaps, many chunks": Case(3, 2, (2,), (25,) * 900, missing=0.1, gaps=True),
     "far apart": Case(3, 40, (2,), (50, 10), separation=10.0),
 }
 
@@ -70,6 +76,8 @@ class Problem:
     tables: KernelTables
     continuous: Array
     categorical: Array
+    gaps_s: Array  # seconds before each row
+    gap_codes: Array | None
 
 
 def draw(case: Case, precision: str, seed: int = 0) -> Problem:
@@ -95,8 +103,19 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         if case.anchors
         else None
     )
+    gaps_s, codes, places, generator = np.full(n, np.nan), None, None, None
+    if case.gaps:  # rows of the generator add up to less than 0, as in variational Bayes
+        rates = np.triu(rng.gamma(0.5, 1.0, (k, k))) if case.zeros else rng.gamma(0.5, 1.0, (k, k))
+        generator = build_generator(rates) - 0.1 * np.diag(rng.random(k))
+        gaps_s = np.where(rng.random(n) < 0.2, 0.0, np.exp(rng.normal(8, 4, n)))
+        gaps_s[np.concatenate([[0], np.cumsum(case.lengths)[:-1]])] = 0.0
+        codes, places = np.unique(gap_codes(gaps_s), return_inverse=True)
+    log_initial = np.log(rng.dirichlet(np.ones(k)))
+    if case.gaps and case.zeros:
+        log_initial[0] = -np.inf
     model = LogModel(
-        log_initial=np.log(rng.dirichlet(np.ones(k))),
+        log_initial=log_initial,
+        generator=generator,
         log_transition=np.log(
             transition, out=np.full(transition.shape, -np.inf), where=transition > 0
         ),
@@ -116,9 +135,10 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         case.n_categories, np.isnan(continuous).any(axis=0), (categorical < 0).any(axis=0)
     )
     offsets = np.concatenate([[0], np.cumsum(case.lengths)]).astype(np.int64)
-    observations = layout.pack(continuous, categorical, offsets, anchors)
-    tables = layout.build_tables(model, continuous.dtype, precision, anchor_table)
-    return Problem(layout, model, observations, tables, continuous, categorical)
+    observations = layout.pack(continuous, categorical, offsets, anchors, places)
+    tables = layout.build_tables(model, continuous.dtype, precision, anchor_table, codes)
+    data = continuous, categorical, gaps_s, codes
+    return Problem(layout, model, observations, tables, *data)
 
 
 TOLERANCE = {"float64": {"rtol": 1e-10, "atol": 1e-10}, "float32": {"rtol": 2e-4, "atol": 2e-4}}
@@ -212,8 +232,9 @@ def test_live_step(name: str) -> None:
     for row in range(min(4, len(problem.continuous))):
         cells = problem.continuous[row].astype(np.float64)
         codes = problem.categorical[row].astype(np.int64)
-        fast = live.live_step(belief, cells, codes, tables, 1e30)
-        slow = numpy_kernels.live_step(belief, cells, codes, tables, 1e30)
+        gap_s = problem.gaps_s[row]
+        fast = live.live_step(belief, gap_s, cells, codes, tables, 1e30)
+        slow = numpy_kernels.live_step(belief, gap_s, cells, codes, tables, 1e30)
         assert fast[:2] == slow[:2] == (live.OK, 0)
         np.testing.assert_allclose(fast[2], slow[2], rtol=1e-9, atol=1e-300)
         assert fast[3] == pytest.approx(slow[3], rel=1e-10)
@@ -229,6 +250,7 @@ def test_live_steps_continue_from_each_other(name: str) -> None:
         problem.continuous[:n_rows].astype(np.float64),
         problem.categorical[:n_rows].astype(np.int64),
     )
+    gaps_s = np.nan_to_num(problem.gaps_s[:n_rows])
     k = problem.model.n_states
     beliefs, known = np.zeros((n_rows, k)), np.zeros(n_rows, bool)
     beliefs[1:2], known[1:2] = 1 / k, True  # the second customer was seen before
@@ -241,12 +263,14 @@ def test_live_steps_continue_from_each_other(name: str) -> None:
         previous[i], latest[customer] = latest.get(customer, -1), i
         before, belief[customer] = (
             belief[customer],
-            numpy_kernels.live_step(belief[customer], cells[i], codes[i], tables, 1e30)[2],
+            numpy_kernels.live_step(belief[customer], gaps_s[i], cells[i], codes[i], tables, 1e30)[
+                2
+            ],
         )
         expected.append((before, belief[customer]))
     given = beliefs.copy(), known.copy()
     status, _, _, started, has_start, updated = live.live_steps(
-        beliefs, known, previous, cells, codes, tables, 1e30
+        beliefs, known, previous, gaps_s, cells, codes, tables, 1e30
     )
     assert status == live.OK
     np.testing.assert_array_equal(beliefs, given[0])
@@ -307,14 +331,26 @@ def test_predict_log_rows(name: str) -> None:
     model = draw(CASES[name], "float64").model
     beliefs = np.random.default_rng(0).dirichlet(np.ones(model.n_states), 4)
     known = np.array([True, False, True, True])
-    found = live.predict_log_rows(beliefs, known, model.log_initial, model.log_transition)
+    gaps = np.array([1, 0, 0, 1], np.int16)
+    log_transition = np.stack([model.log_transition, model.log_transition - 1.0])
+    found = live.predict_log_rows(beliefs, known, gaps, model.log_initial, log_transition)
     for i in range(4):
         expected = (
-            numpy_kernels.predict_log(beliefs[i], model.log_transition)
+            numpy_kernels.predict_log(beliefs[i], log_transition[gaps[i]])
             if known[i]
             else model.log_initial
         )
         np.testing.assert_allclose(found[i], expected, rtol=1e-13)
+
+
+def test_live_step_refuses_bad_gaps() -> None:
+    problem = draw(CASES["gaps"], "float64")
+    tables = live.build_live_tables(problem.model)
+    belief, cells, codes = np.full(3, 1 / 3), np.zeros(5), np.zeros(1, np.int64)
+    for step in (live.live_step, numpy_kernels.live_step):
+        for gap_s in (-1.0, np.nan, np.inf):
+            assert step(belief, gap_s, cells, codes, tables, 1e30)[0] == live.BAD_GAP
+            assert step(np.empty(0), gap_s, cells, codes, tables, 1e30)[0] == live.OK
 
 
 def test_live_step_names_the_bad_cell() -> None:
@@ -324,18 +360,20 @@ def test_live_step_names_the_bad_cell() -> None:
     for step in (live.live_step, numpy_kernels.live_step):
         cells[:], codes[:] = 0.0, 0
         cells[7] = np.inf
-        assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CELL, 7)
+        assert step(np.empty(0), 0.0, cells, codes, tables, 1e30)[:2] == (live.BAD_CELL, 7)
         cells[7], codes[11] = 0.0, 3
-        assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
+        assert step(np.empty(0), 0.0, cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
         for belief in (
             np.zeros(5),
             np.full(5, np.nan),
             np.array([1.5, -0.5, 0.0, 0.0, 0.0]),
             np.full(5, 0.3),
         ):
-            assert step(belief, cells, np.zeros(13, np.int64), tables, 1e30)[0] == live.BAD_BELIEF
+            assert (
+                step(belief, 0.0, cells, np.zeros(13, np.int64), tables, 1e30)[0] == live.BAD_BELIEF
+            )
         codes[11] = -2
-        assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
+        assert step(np.empty(0), 0.0, cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
 
 
 @all_cases

@@ -61,11 +61,13 @@ def path_log_probs(
 ) -> Array:
     """Joint log weight of each path and its observations, [P].
 
-    The weights need not be normalised (variational E-step).
+    The weights need not be normalised (variational E-step). Transitions are [K, K], or
+    [T - 1, K, K] where each has its own.
     """
-    length = paths.shape[1]
+    length, shape = paths.shape[1], log_transition.shape[-2:]
     total = log_initial[paths[:, 0]] + log_emission[np.arange(length), paths].sum(axis=1)
-    return total + log_transition[paths[:, :-1], paths[:, 1:]].sum(axis=1)
+    by_row = np.broadcast_to(log_transition, (length - 1, *shape))
+    return total + by_row[np.arange(length - 1), paths[:, :-1], paths[:, 1:]].sum(axis=1)
 
 
 def enumerate_paths(log_initial: Array, log_transition: Array, log_emission: Array) -> Enumeration:
@@ -86,9 +88,8 @@ def enumerate_paths(log_initial: Array, log_transition: Array, log_emission: Arr
     filtered = np.zeros((length, n_states))
     for row in range(length):  # each row from the prefixes that end there, knowing nothing later
         prefixes = all_paths(n_states, row + 1)
-        prefix_joint = path_log_probs(
-            prefixes, log_initial, log_transition, log_emission[: row + 1]
-        )
+        moves = log_transition[:row] if log_transition.ndim == 3 else log_transition
+        prefix_joint = path_log_probs(prefixes, log_initial, moves, log_emission[: row + 1])
         np.add.at(filtered[row], prefixes[:, -1], np.exp(prefix_joint - logsumexp(prefix_joint)))
 
     best = int(np.argmax(joint))

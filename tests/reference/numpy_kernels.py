@@ -12,8 +12,9 @@ import numpy as np
 from scipy.special import softmax
 
 from turncoat.arrays import Array
+from turncoat.numerics.generators import gap_codes
 from turncoat.numerics.layout import CELL_MISSING, CODE_MISSING, IS_ONE
-from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, BAD_CODE, OK, LiveTables
+from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, BAD_CODE, BAD_GAP, OK, LiveTables
 from turncoat.numerics.structures import KernelSums, KernelTables, Observations, zero_sums
 
 
@@ -53,26 +54,26 @@ def _shifted_emissions(obs: Observations, tables: KernelTables) -> tuple[Array, 
     return emissions - shifts[:, None], shifts
 
 
-def _forward(tables: KernelTables, emissions: Array) -> Array:
+def _forward(tables: KernelTables, gaps: Array, emissions: Array) -> Array:
     """log p(x_1..t, state) [T, K] of one sequence."""
     k = tables.n_states
-    log_transition = tables.log_transition[:k, :k]
+    log_transition = tables.log_transition[gaps, :k, :k]
     joint = np.empty_like(emissions)
     joint[0] = tables.log_initial[:k] + emissions[0]
     for t in range(1, len(emissions)):
         joint[t] = (
-            np.logaddexp.reduce(joint[t - 1][:, None] + log_transition, axis=0) + emissions[t]
+            np.logaddexp.reduce(joint[t - 1][:, None] + log_transition[t], axis=0) + emissions[t]
         )
     return joint
 
 
-def _backward(tables: KernelTables, emissions: Array) -> Array:
+def _backward(tables: KernelTables, gaps: Array, emissions: Array) -> Array:
     """log p(x_t+1.. | state) [T, K] of one sequence."""
     k = tables.n_states
     ahead = np.zeros_like(emissions)
     for t in range(len(emissions) - 2, -1, -1):
         ahead[t] = np.logaddexp.reduce(
-            tables.log_transition[:k, :k] + emissions[t + 1] + ahead[t + 1], axis=1
+            tables.log_transition[gaps[t + 1], :k, :k] + emissions[t + 1] + ahead[t + 1], axis=1
         )
     return ahead
 
@@ -90,10 +91,11 @@ def infer(
     log_likelihoods = np.empty(len(offsets) - 1)
     for u in range(len(offsets) - 1):
         rows = slice(offsets[u], offsets[u + 1])
-        joint = _forward(tables, emissions[rows])
+        joint = _forward(tables, obs.gaps[rows], emissions[rows])
         log_likelihoods[u] = np.logaddexp.reduce(joint[-1]) + shifts[rows].sum()
         probs[rows] = softmax(
-            joint + _backward(tables, emissions[rows]) if smoothed else joint, axis=1
+            joint + _backward(tables, obs.gaps[rows], emissions[rows]) if smoothed else joint,
+            axis=1,
         )
     return probs, log_likelihoods
 
@@ -108,16 +110,17 @@ def collect(
     emissions, _ = _shifted_emissions(obs, tables)
     offsets = obs.offsets
     for u in range(len(offsets) - 1):
-        part = emissions[offsets[u] : offsets[u + 1]]
-        joint, ahead = _forward(tables, part), _backward(tables, part)
+        rows = slice(offsets[u], offsets[u + 1])
+        part, gaps = emissions[rows], obs.gaps[rows]
+        joint, ahead = _forward(tables, gaps, part), _backward(tables, gaps, part)
         total = np.logaddexp.reduce(joint[-1])
         for t in range(1, len(part)):
             pair = (
                 joint[t - 1][:, None]
-                + tables.log_transition[:k, :k]
+                + tables.log_transition[gaps[t], :k, :k]
                 + (part[t] + ahead[t])[None, :]
             )
-            sums.transitions[0, :k, :k] += np.exp(pair - total)
+            sums.transitions[0, gaps[t], :k, :k] += np.exp(pair - total)
     return sums, log_likelihoods
 
 
@@ -132,7 +135,7 @@ def collect_weighted(
     sums = _row_sums(obs, tables, probs)
     for u in range(len(offsets) - 1):
         part = probs[offsets[u] : offsets[u + 1]]
-        sums.transitions[0, :k, :k] += part[:-1].T @ part[1:]
+        sums.transitions[0, 0, :k, :k] += part[:-1].T @ part[1:]
     return sums
 
 
@@ -162,7 +165,7 @@ def decode(obs: Observations, tables: KernelTables, n_threads: int = 1) -> tuple
         best = tables.log_initial[:k] + part[0]
         choices = np.zeros((len(part), k), np.int64)
         for t in range(1, len(part)):
-            moves = best[:, None] + tables.log_transition[:k, :k]
+            moves = best[:, None] + tables.log_transition[obs.gaps[offsets[u] + t], :k, :k]
             choices[t] = moves.argmax(axis=0)
             best = moves.max(axis=0) + part[t]
         state = int(best.argmax())
@@ -174,8 +177,8 @@ def decode(obs: Observations, tables: KernelTables, n_threads: int = 1) -> tuple
 
 
 def unpack_live_tables(tables: LiveTables) -> tuple[int, int, Array, Array, Array, float]:
-    """K, D, chain [KP + 2, KP], columns [3 or 5, K, DP], levels [sum of C_j, KP], max_ratio."""
-    k, width, d, padded, columns_at, levels_at, student = tables.layout[:7].tolist()
+    """K, D, chain [2 + M KP, KP], columns [3 or 5, K, DP], levels [sum of C_j, KP], max_ratio."""
+    k, width, d, padded, columns_at, levels_at, student, _ = tables.layout[:8].tolist()
     columns = tables.numbers[columns_at:levels_at].reshape(5 if student else 3, k, padded)
     chain, levels = tables.numbers[:columns_at], tables.numbers[levels_at:-1]
     max_ratio = float(tables.numbers[-1])
@@ -183,7 +186,12 @@ def unpack_live_tables(tables: LiveTables) -> tuple[int, int, Array, Array, Arra
 
 
 def live_step(
-    belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+    belief: Array,
+    gap_s: float,
+    cells: Array,
+    codes: Array,
+    tables: LiveTables,
+    largest_value: float,
 ) -> tuple[int, int, Array, float]:
     """One live step from a belief [K] (empty for a new customer) and one row.
 
@@ -193,6 +201,8 @@ def live_step(
     sizes = np.diff(tables.bounds)
     if len(belief) and not ((belief >= 0).all() and abs(belief.sum() - 1.0) <= 1e-6):
         return BAD_BELIEF, 0, belief, np.nan
+    if tables.layout[7] and len(belief) and not 0 <= gap_s < np.inf:
+        return BAD_GAP, 0, belief, np.nan
     for place in np.flatnonzero(np.abs(cells) > largest_value):
         return BAD_CELL, int(place), belief, np.nan
     for place in np.flatnonzero((codes < -1) | (codes >= sizes)):
@@ -205,7 +215,9 @@ def live_step(
         log_density = columns[2, :, :d] - columns[3, :, :d] * np.log1p(excess)
     scores = np.where(np.isnan(cells), 0.0, log_density).sum(axis=1)
     scores = scores + levels[(tables.bounds[:-1] + codes)[codes >= 0], :k].sum(axis=0)
-    initial, transition = chain[0, :k], chain[1 : k + 1, :k]
+    has_gaps, width = tables.layout[7], chain.shape[1]
+    first = 2 + width * int(gap_codes(gap_s)) if has_gaps and len(belief) else 2
+    initial, transition = chain[0, :k], chain[first : first + k, :k]
     with np.errstate(divide="ignore"):
         joint = np.log(belief @ transition if len(belief) else initial) + scores
     return OK, 0, np.asarray(softmax(joint)), float(np.logaddexp.reduce(joint))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -15,14 +15,20 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.errors import ConfigError, DataError, NotFittedError, StateError
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
-from turncoat.models.initialisation import ColumnMoments, kmeans_statistics, measure_columns
+from turncoat.models.initialisation import (
+    ColumnMoments,
+    guess_jumps,
+    kmeans_statistics,
+    measure_columns,
+)
 from turncoat.models.live import LiveInference, LiveRecursion, UsedColumns
-from turncoat.models.parameters import sample_panel
+from turncoat.models.parameters import get_generator, sample_panel
 from turncoat.numerics import engine
+from turncoat.numerics.generators import gap_codes, transition_over
 from turncoat.numerics.jit import announce_compilation
 from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import KernelTables, Observations
@@ -50,7 +56,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     After `fit`: `params_` (parameters), `lower_bound_` (their bound), `fit_report_` (the report).
     """
 
-    params_type: ClassVar[type]
+    params_types: ClassVar[Mapping[str, type]]  # by the setting `transitions`
 
     n_states: rule.Count
     _: KW_ONLY
@@ -65,6 +71,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     progress: Annotated[bool | None, rule.one_of(None, True, False)] = None
     temperature: rule.Positive = 1.0
     weights: Annotated[Sequence[float] | None, rule.or_none(_IS_WEIGHTS)] = None
+    transitions: Annotated[str, rule.one_of("per-row", "continuous")] = "per-row"
 
     @abstractmethod
     def _build_algorithm(self, columns: ColumnMoments) -> EMAlgorithm[P]:
@@ -77,12 +84,15 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     @classmethod
     def from_params(cls, params: P, **settings: Any) -> Self:
         """Return a model with given parameters, ready to score."""
-        if not isinstance(params, cls.params_type):
-            expected, found = cls.params_type.__name__, type(params).__name__
+        kinds = tuple(cls.params_types.values())
+        if not isinstance(params, kinds):
+            expected, found = kinds[0].__name__, type(params).__name__
             raise ConfigError(f"{cls.__name__}.from_params needs {expected}; found {found}")
+        settings = {"transitions": params.transitions, **settings}
         model = cls(n_states=params.n_states, **settings)
         model.check_settings()
-        return model._set_params(params)
+        model._set_params(params).check_settings(for_fit=False)
+        return model
 
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
         """Fit to a panel. Anchored rows may only be in the states that their code allows."""
@@ -97,16 +107,18 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         title = f"{type(self).__name__} with {self.n_states} states"
         threads, numbers = self._count_threads(), (panel.continuous.dtype, self.precision)
         with announce_compilation(), progress_bars(self.progress) as show:
-            observations, anchor_table = self._pack(layout, panel, anchors, self.n_states)
+            is_continuous = self.transitions == "continuous"
+            packed = self._pack(layout, panel, anchors, self.n_states, is_continuous)
+            observations, anchor_table, gaps = packed
             columns = measure_columns(layout, observations, (self.precision, threads))
             algorithm = self._build_algorithm(columns)
             starts = self._list_starts(panel, anchors, columns, is_fitted)
 
             def collect(model: LogModel) -> Statistics:
-                tables = layout.build_tables(model, *numbers, anchor_table)
+                tables = layout.build_tables(model, *numbers, anchor_table, gaps)
                 sums, log_likelihoods = engine.collect(observations, tables, threads)
-                total = float(log_likelihoods.sum())
-                return layout.build_statistics(tables, sums, total, panel.n_rows)
+                total, jumps = float(log_likelihoods.sum()), model.count_jumps(sums, gaps)
+                return layout.build_statistics(tables, sums, total, panel.n_rows, jumps)
 
             def report_iteration(restart: int, iteration: int, bound: float) -> None:
                 name = f"{title}, restart {restart + 1} of {len(starts)}"
@@ -147,7 +159,26 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         log_shares = log_allowing_zero(shares / shares.sum())
         log_rows = np.tile(log_shares, (len(shares), 1))
         model = replace(self._scoring_model(), log_initial=log_shares, log_transition=log_rows)
+        model = replace(model, generator=None)
         return self._infer(panel, None, smoothed=False, model=model)
+
+    def ahead(self, belief: ArrayLike, hours: ArrayLike) -> Array:
+        """Return the belief [K] after some hours without rows; for many hours [H], [H, K].
+
+        Needs ``transitions="continuous"``. In the variational tier, rates are posterior means.
+        """
+        generator = get_generator(self._get_params())
+        if generator is None:
+            rule = 'needs transitions="continuous"; these are per row, whatever the time between'
+            raise ConfigError(f"{type(self).__name__}.ahead {rule}")
+        now: Array = np.asarray(belief, np.float64)
+        spans: Array = np.asarray(hours, np.float64)
+        if now.shape != (self.n_states,) or not (now >= 0).all() or abs(now.sum() - 1.0) > 1e-6:
+            raise StateError(f"a belief must be {self.n_states} probabilities that add up to 1")
+        if not ((spans >= 0) & np.isfinite(spans)).all():
+            raise DataError(f"hours must be finite and not negative; found {hours!r}")
+        later = [now @ transition_over(generator, span) for span in spans.ravel()]
+        return np.reshape(later, (*spans.shape, self.n_states))
 
     def explain_emission(
         self, continuous: ArrayLike, categorical: ArrayLike
@@ -211,7 +242,8 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         """Return the Bayesian information criterion -2 log L + p log N; lower is better.
 
         In the variational tier, prefer the lower bound. There log L is what `log_likelihood`
-        returns, which is a log density only under ``emission="predictive"``.
+        returns, which is a log density only under ``emission="predictive"``. A chain has K(K - 1)
+        free numbers: probabilities per row, or rates.
         """
         params = self._get_used_params()
         k, d = params.n_states, params.means.shape[1]
@@ -219,11 +251,14 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         return float(-2.0 * self.log_likelihood(panel).sum() + n_free * np.log(panel.n_rows))
 
     def sample(
-        self, lengths: ArrayLike, random_state: int | None = None
+        self, lengths: ArrayLike, random_state: int | None = None, times: ArrayLike | None = None
     ) -> tuple[Panel, NDArray[np.int64]]:
-        """Draw sequences of the given lengths: the panel and the hidden path [N]."""
+        """Draw sequences of the given lengths: the panel and the hidden path [N].
+
+        With ``transitions="continuous"``, `times` [N] are needed: seconds or dates, by sequence.
+        """
         seed = self.random_state if random_state is None else random_state
-        return sample_panel(self._get_params(), lengths, np.random.default_rng(seed))
+        return sample_panel(self._get_params(), lengths, np.random.default_rng(seed), times)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the fitted model to a folder. An earlier model there is replaced atomically."""
@@ -234,10 +269,14 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     def check_settings(self, for_fit: bool = True) -> None:
         """Raise a ConfigError for settings that break a rule; `init` is checked for fits only."""
         rule.check_settings(self, self.get_params(deep=False))
+        name, params = type(self).__name__, getattr(self, "params_", None)
+        if not for_fit and params is not None and params.transitions != self.transitions:
+            found = f'parameters with transitions="{params.transitions}"'
+            raise ConfigError(f'{name}: transitions is "{self.transitions}"; found {found}. Refit')
         if not for_fit or self.init is None:
             return
-        name, init, kind = type(self).__name__, self.init, self.params_type
-        if not isinstance(init, kind):
+        init, kind = self.init, self.params_types[self.transitions]
+        if not isinstance(init, kind) or init.transitions != self.transitions:
             found = type(init).__name__
             raise ConfigError(f"{name}: init must be {kind.__name__} or None; found {found}")
         if init.n_states != self.n_states:
@@ -279,15 +318,25 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         return engine.available_threads() if self.n_threads is None else self.n_threads
 
     def _pack(
-        self, layout: ColumnLayout, panel: Panel, anchors: Anchors | None, n_states: int
-    ) -> tuple[Observations, Array | None]:
+        self,
+        layout: ColumnLayout,
+        panel: Panel,
+        anchors: Anchors | None,
+        n_states: int,
+        has_gaps: bool,
+    ) -> tuple[Observations, Array | None, Array | None]:
+        """Return the rows as kernels read them, the anchors' table and the rows' gap codes."""
         codes, table = None, None
         if anchors is not None:
             if not isinstance(anchors, Anchors):
                 expected = "Anchors(codes, allowed_states), or None"
                 raise ConfigError(f"anchors must be {expected}; found {type(anchors).__name__}")
             codes, table = anchors.check_codes(panel.n_rows), anchors.log_weights(n_states)
-        return layout.pack(panel.continuous, panel.categorical, panel.offsets, codes), table
+        gaps, places = None, None
+        if has_gaps:
+            gaps, places = np.unique(gap_codes(panel.gaps_s), return_inverse=True)
+        columns = panel.continuous, panel.categorical
+        return layout.pack(*columns, panel.offsets, codes, places), table, gaps
 
     def _infer(
         self, panel: Panel, anchors: Anchors | None, smoothed: bool, model: LogModel | None = None
@@ -336,10 +385,12 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             panel = panel.take_columns(np.concatenate(used))
         sizes = self._get_used_params().n_categories  # the panel may not have met every category
         layout = ColumnLayout.create(sizes, panel.missing_cells, panel.missing_codes)
-        observations, anchor_table = self._pack(layout, panel, anchors, self.params_.n_states)
         model = self._scoring_model() if model is None else model
+        has_gaps = model.generator is not None
+        packed = self._pack(layout, panel, anchors, model.n_states, has_gaps)
+        observations, anchor_table, gaps = packed
         dtype = panel.continuous.dtype
-        return observations, layout.build_tables(model, dtype, self.precision, anchor_table)
+        return observations, layout.build_tables(model, dtype, self.precision, anchor_table, gaps)
 
     def _check_init(self, panel: Panel) -> None:
         if self.init is None:
@@ -362,6 +413,8 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         def start(seed: int) -> P:
             options, k = (self.precision, self._count_threads()), self.n_states
             statistics = kmeans_statistics(panel, anchors, columns, k, seed, options)
+            if self.transitions == "continuous":
+                statistics = replace(statistics, transitions=guess_jumps(statistics, panel))
             return self._build_algorithm(columns).update(statistics, None)
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]

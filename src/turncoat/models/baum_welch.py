@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,8 @@ from turncoat.models import validation as rule
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.fitting import NO_EVIDENCE
 from turncoat.models.initialisation import ColumnMoments
-from turncoat.models.parameters import HMMParams
+from turncoat.models.parameters import ContinuousHMMParams, HMMParams, get_generator
+from turncoat.numerics.generators import build_generator, limit_rates
 from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import column_sums, join_columns, split_columns
 
@@ -24,6 +26,8 @@ _MIN_SHARE = 1e-6
 # Keeps possible transitions possible: far below any effect on a likelihood, far above underflow.
 _MIN_PROBABILITY = 1e-30
 _MIN_CATEGORY_PROBABILITY = 1e-300
+_MIN_RATE = 1e-12  # per hour
+_START_RATE = 1.0 / 24.0  # per hour, for states without evidence
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class MaximumLikelihood:
     min_variances: Array  # [D]
     column_variances: Array  # [D] used where a state has never seen a column
     category_smoothing: float
+    is_continuous: bool = False  # in time: the chain has rates
 
     def build_log_model(self, params: HMMParams) -> LogModel:
         """Return the Gaussian and categorical log densities at the point parameters."""
@@ -44,18 +49,23 @@ class MaximumLikelihood:
         weight = np.where(has_rows, statistics.observed, 1.0)
         step = statistics.first / weight
         variances = np.maximum(statistics.second / weight - step**2, self.min_variances)
-        old_initial, old_transition = None, None
+        old_initial, old_chain = None, None
         old_means, old_variances = statistics.reference, self.column_variances
         if previous is not None:
-            old_initial, old_transition = previous.initial_probs, previous.transition_matrix
+            old_initial, old_chain = previous.initial_probs, getattr(previous, previous.chain)
             old_means, old_variances = previous.means, previous.variances
         categories = self._category_probs(statistics, previous)
+        initial_probs = _normalise_counts(statistics.initial, old_initial)
+        columns: dict[str, Any] = {
+            "means": np.where(has_rows, statistics.reference + step, old_means),
+            "variances": np.where(has_rows, variances, old_variances),
+            "category_probs": split_columns(categories, statistics.n_categories),
+        }
+        if self.is_continuous:
+            generator = _estimate_rates(statistics.transitions, old_chain)
+            return ContinuousHMMParams(initial_probs, generator=generator, **columns)
         return HMMParams(
-            initial_probs=_normalise_counts(statistics.initial, old_initial),
-            transition_matrix=_normalise_counts(statistics.transitions, old_transition),
-            means=np.where(has_rows, statistics.reference + step, old_means),
-            variances=np.where(has_rows, variances, old_variances),
-            category_probs=split_columns(categories, statistics.n_categories),
+            initial_probs, _normalise_counts(statistics.transitions, old_chain), **columns
         )
 
     def penalty(self, params: HMMParams) -> float:
@@ -95,12 +105,28 @@ def _normalise_counts(counts: Array, previous: Array | None) -> Array:
     return np.asarray(probs / probs.sum(axis=-1, keepdims=True))
 
 
+def _estimate_rates(jumps: Array, previous: Array | None) -> Array:
+    """Return the generator from jumps [K, K], which have the hours in a state on the diagonal.
+
+    Zeros, and states without hours, stay as they were.
+    """
+    hours = np.diag(jumps)[:, None]
+    has_hours = hours > NO_EVIDENCE
+    fallback = np.full(jumps.shape, _START_RATE) if previous is None else previous
+    rates = np.where(has_hours, jumps / np.where(has_hours, hours, 1.0), fallback)
+    rates = np.maximum(rates, _MIN_RATE)
+    if previous is not None:
+        rates = np.where(previous > 0.0, rates, 0.0)
+    return limit_rates(build_generator(rates))
+
+
 def build_point_model(params: HMMParams) -> LogModel:
     """Return the log model at point parameters."""
     categories = join_columns(params.category_probs, params.n_states)
     return LogModel(
         log_initial=log_allowing_zero(params.initial_probs),
         log_transition=log_allowing_zero(params.transition_matrix),
+        generator=get_generator(params),
         means=params.means,
         scales=1.0 / np.sqrt(params.variances),
         constants=-0.5 * (LOG_TWO_PI + np.log(params.variances)),
@@ -142,6 +168,9 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
     weights
         Weights of the columns' log densities when scoring, at least 0: continuous columns, then
         categorical ones. Columns of weight 0 take no part in the fit; None is 1 for all.
+    transitions
+        ``"per-row"``: one transition matrix between neighbouring rows. ``"continuous"``: rates per
+        hour, so that transitions depend on the time between rows. Panels then need `times`.
 
     Attributes
     ----------
@@ -153,7 +182,7 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
-    params_type = HMMParams
+    params_types = MappingProxyType({"per-row": HMMParams, "continuous": ContinuousHMMParams})
 
     variance_floor: rule.NotNegative = 1e-3
     category_smoothing: rule.NotNegative = 0.1
@@ -165,7 +194,8 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
 
     def _build_algorithm(self, columns: ColumnMoments) -> MaximumLikelihood:
         floors = max(self.variance_floor, _MIN_FLOOR) * columns.variances
-        return MaximumLikelihood(floors, columns.variances, self.category_smoothing)
+        smoothing, is_continuous = self.category_smoothing, self.transitions == "continuous"
+        return MaximumLikelihood(floors, columns.variances, smoothing, is_continuous)
 
     def _build_log_model(self, params: HMMParams) -> LogModel:
         return build_point_model(params)

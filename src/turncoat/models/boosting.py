@@ -114,7 +114,7 @@ def check_training_rows(rows: TrainingRows) -> TrainingRows:
     """The rows with float32 columns and int8 labels; DataError if they cannot be learnt from."""
     columns = check_columns(rows.columns)
     for name, part in list(rows._asdict().items())[1:]:
-        if np.shape(part) != (len(columns),):
+        if part is not None and np.shape(part) != (len(columns),):
             found = f"found shape {np.shape(part)}"
             raise DataError(f"{len(columns)} rows need as many values of `{name}`; {found}")
     values = np.unique(rows.labels).tolist()

@@ -155,7 +155,7 @@ def _build_report(
     algorithm: EMAlgorithm[P], best: _Run[P], runs: list[_Run[P]], precision: str, seconds: float
 ) -> FitReport:
     history = np.array(best.history)
-    fell = np.diff(history) < -_ROUNDING[precision] * np.abs(history[1:])
+    fell = np.diff(history) < -_ROUNDING[precision] * np.maximum(np.abs(history[1:]), 1.0)
     restarts = (
         RestartReport(r.seed, r.bound, len(r.history), r.converged, r.stopped_early) for r in runs
     )

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from turncoat.arrays import Array
 from turncoat.models.anchors import Anchors
 from turncoat.numerics import engine
+from turncoat.numerics.generators import MAX_RATE, SECONDS_PER_HOUR
 from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics
 from turncoat.numerics.structures import Observations
 from turncoat.panel import Panel
@@ -76,6 +77,19 @@ def kmeans_statistics(
     layout = ColumnLayout.create(sample.n_categories, sample.missing_cells, sample.missing_codes)
     observations = layout.pack(sample.continuous, sample.categorical, sample.offsets)
     return _weighted_statistics(layout, observations, columns, probs, options)
+
+
+def guess_jumps(statistics: Statistics, panel: Panel) -> Array:
+    """Return a first guess of jumps [K, K], with hours in each state on the diagonal.
+
+    Neighbouring rows in two states are one jump, and all gaps are the median one. A mean would be
+    that of the few longest gaps, which say nothing of the rates.
+    """
+    gaps_s, counts = panel.gaps_s, statistics.transitions
+    hours = 1.0
+    if (gaps_s > 0).any():
+        hours = max(float(np.median(gaps_s[gaps_s > 0])) / SECONDS_PER_HOUR, 1.0 / MAX_RATE)
+    return np.where(np.eye(len(counts), dtype=bool), hours * counts.sum(axis=1), counts)
 
 
 def _weighted_statistics(

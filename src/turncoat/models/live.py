@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -11,9 +12,11 @@ from numpy.typing import ArrayLike
 from turncoat.arrays import Array, Rows
 from turncoat.errors import DataError, StateError
 from turncoat.numerics import live
+from turncoat.numerics.generators import gap_codes
 from turncoat.numerics.layout import LogModel
 from turncoat.panel import MAX_VALUE
 
+_GAP_RULE = "the seconds since the customer's previous row, finite and not negative"
 _NO_CELLS = np.empty(0)
 _NO_CODES = np.empty(0, np.int64)
 
@@ -72,15 +75,22 @@ class LiveRecursion(NamedTuple):
 
     tables: live.LiveTables
     log_initial: Array
-    log_transition: Array
+    log_transition: Array  # [1, K, K], or one matrix per gap code
     n_states: int
     used: UsedColumns
+    has_gaps: bool  # transitions depend on the time between rows
 
     @classmethod
     def from_model(cls, model: LogModel, used: UsedColumns) -> LiveRecursion:
         """Build the tables of a model over the used columns."""
-        chain = _as_writable(model.log_initial), _as_writable(model.log_transition)
-        return cls(live.build_live_tables(model), *chain, model.n_states, used)
+        log_transition = model.log_transition[None]
+        if model.generator is not None:
+            matrices, log_scales = model.get_transitions()
+            k = model.n_states
+            log_transition = np.log(matrices[:, :k, :k]) + log_scales[:, None, None]
+        chain = _as_writable(model.log_initial), _as_writable(log_transition)
+        has_gaps = model.generator is not None
+        return cls(live.build_live_tables(model), *chain, model.n_states, used, has_gaps)
 
     def narrow_rows(self, continuous: Array, categorical: Array) -> tuple[Array, Array]:
         """Rows [N, D] and [N, J] as the kernels take them."""
@@ -92,6 +102,8 @@ class LiveRecursion(NamedTuple):
         if status == live.BAD_BELIEF:
             rule = "a belief must be probabilities that add up to 1, as an earlier step returned"
             raise StateError(f"{rule} them; None for a new customer")
+        if status == live.BAD_GAP:
+            raise DataError(f"gap_s must be {_GAP_RULE}: transitions depend on it")
         if status == live.BAD_CELL:
             rule = f"values must be finite and within {MAX_VALUE:g}, NaN if missing"
             column = np.flatnonzero(self.used.cells)[place]
@@ -113,10 +125,15 @@ class LiveInference(ABC):
         """Return the live recursion of the scoring model; built once."""
 
     def step(
-        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
+        self,
+        belief: ArrayLike | None,
+        continuous_row: Rows = None,
+        categorical_row: Rows = None,
+        gap_s: float | None = None,
     ) -> Array:
         """Update a stored belief [K] (None for a new customer) with one row; return the new one.
 
+        Models with ``transitions="continuous"`` need the seconds since the customer's previous row.
         Runs in float64 and equals `filter` on the same rows, to the rounding of `precision`.
         """
         recursion = self._recursion()
@@ -138,16 +155,22 @@ class LiveInference(ABC):
             found = f"{stored.shape}, {cells.shape} and {codes.shape}"
             raise DataError(f"a step takes {expected}; found {found}")
         cells, codes = used.narrow(cells, codes)
-        row = stored, cells, codes
+        row = stored, math.nan if gap_s is None else float(gap_s), cells, codes
         status, place, updated, _ = live.live_step(*row, recursion.tables, MAX_VALUE)
         if status != live.OK:
             recursion.raise_for(status, place, cells, codes)
         return updated
 
     def step_batch(
-        self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
+        self,
+        beliefs: Array,
+        known: Array,
+        continuous: Array,
+        categorical: Array,
+        previous: Array,
+        gaps_s: Array | None = None,
     ) -> tuple[Array, Array, Array]:
-        """Apply `step` to rows [N, D] and [N, J] in order.
+        """Apply `step` to rows [N, D] and [N, J] in order, with gaps [N].
 
         Row i continues from row `previous[i]`, or if that is -1 from `beliefs[i]`, which counts as
         a new customer unless `known[i]`. Returns the belief before each row [N, K], whether there
@@ -155,24 +178,34 @@ class LiveInference(ABC):
         """
         recursion = self._recursion()
         rows = recursion.narrow_rows(continuous, categorical)
-        found = live.live_steps(beliefs, known, previous, *rows, recursion.tables, MAX_VALUE)
+        gaps = np.full(len(beliefs), np.nan) if gaps_s is None else gaps_s.astype(np.float64)
+        found = live.live_steps(beliefs, known, previous, gaps, *rows, recursion.tables, MAX_VALUE)
         status, row, place, before, has_before, after = found
         if status != live.OK:
             recursion.raise_for(status, place, rows[0][row], rows[1][row])
         return before, has_before, after
 
-    def predict_log_belief(self, belief: ArrayLike | None) -> Array:
+    def predict_log_belief(self, belief: ArrayLike | None, gap_s: float | None = None) -> Array:
         """Return the unnormalised log belief [K] before the next row; None for a new customer."""
         is_known = belief is not None
         stored = np.array(belief, np.float64)[None] if is_known else np.zeros((1, self.n_states))
-        predicted: Array = self.predict_log_beliefs(stored, np.array([is_known]))[0]
+        gaps = None if gap_s is None else np.array([gap_s])
+        predicted: Array = self.predict_log_beliefs(stored, np.array([is_known]), gaps)[0]
         return predicted
 
-    def predict_log_beliefs(self, beliefs: Array, known: Array) -> Array:
+    def predict_log_beliefs(
+        self, beliefs: Array, known: Array, gaps_s: Array | None = None
+    ) -> Array:
         """Apply `predict_log_belief` to beliefs [N, K]; rows not `known` [N] are new customers."""
         recursion = self._recursion()
         chain = recursion.log_initial, recursion.log_transition
-        return live.predict_log_rows(beliefs, known, *chain)
+        gaps = np.zeros(len(beliefs), np.int16)
+        if recursion.has_gaps and known.any():
+            seconds = np.full(len(beliefs), np.nan) if gaps_s is None else gaps_s
+            if not ((seconds >= 0) & (seconds < np.inf))[known].all():
+                recursion.raise_for(live.BAD_GAP, 0, _NO_CELLS, _NO_CODES)
+            gaps[known] = gap_codes(seconds[known])
+        return live.predict_log_rows(beliefs, known, gaps, *chain)
 
     def explain_log_odds(
         self, state: int, log_predicted: Array, continuous: Array, categorical: Array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
+from scipy.special import digamma
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
+from turncoat.numerics.generators import (
+    build_gap_table,
+    build_generator,
+    gap_codes,
+    limit_rates,
+    transition_over,
+)
 from turncoat.numerics.structures import column_sums, join_columns
 from turncoat.panel import Panel
 
@@ -23,17 +31,19 @@ _MAY_BE_ZERO = ("sticky", "dof", "scale", "dof_per_column", "scale_per_column")
 
 @dataclass(frozen=True, eq=False)
 class _StateArrays:
-    """Arrays of K states in this order of fields: initial, transition, columns..., categories.
+    """Arrays of K states in this order of fields: initial, chain, columns..., categories.
 
-    Initial has shape [K], transition [K, K], a column array [K, D], and categories one array
+    Initial has shape [K], the chain [K, K], a column array [K, D], and categories one array
     [K, C_j] per categorical column.
     """
 
+    transitions: ClassVar[str] = "per-row"  # or "continuous": they depend on the time between rows
+    chain: ClassVar[str]  # the field of the chain's parameters
     unfitted: ClassVar[Mapping[str, float]]  # values of columns that take no part in the fit
 
     def __post_init__(self) -> None:
         """Store float64 arrays and check their shapes."""
-        initial, transition, *columns, categories = names = _field_names(self)
+        initial, chain, *columns, categories = names = _field_names(self)
         for name in names[:-1]:
             object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
         by_column = tuple(np.asarray(array, np.float64) for array in getattr(self, categories))
@@ -41,9 +51,9 @@ class _StateArrays:
         k = len(getattr(self, initial)) if getattr(self, initial).ndim == 1 else 0
         if k == 0:
             raise ConfigError(f"{initial} must be a list of at least one state")
-        shape = getattr(self, transition).shape
+        shape = getattr(self, chain).shape
         if shape != (k, k):
-            raise ConfigError(f"{transition} must be [{k}, {k}]; found {shape}")
+            raise ConfigError(f"{chain} must be [{k}, {k}]; found {shape}")
         n_columns = getattr(self, columns[0]).shape[-1]
         for name in columns:
             shape = getattr(self, name).shape
@@ -96,21 +106,24 @@ class _StateArrays:
         if sorted(places.tolist()) != list(range(self.n_states)):
             expected = f"each of the {self.n_states} states once"
             raise ConfigError(f"order must name {expected}; found {places.tolist()}")
-        initial, transition, *columns, categories = _field_names(self)
+        initial, chain, *columns, categories = _field_names(self)
         values: dict[str, Any] = {name: getattr(self, name)[places] for name in (initial, *columns)}
-        values[transition] = getattr(self, transition)[np.ix_(places, places)]
+        values[chain] = getattr(self, chain)[np.ix_(places, places)]
         values[categories] = tuple(array[places] for array in getattr(self, categories))
         return replace(self, **values)
 
 
 def _field_names(params: Any) -> list[str]:
-    return [field.name for field in fields(params)]
+    """Names of the given arrays, in the order that `_StateArrays` describes."""
+    initial, *others = (f.name for f in fields(params) if f.init and f.name != params.chain)
+    return [initial, params.chain, *others]
 
 
 @dataclass(frozen=True, eq=False)
 class HMMParams(_StateArrays):
     """Point parameters of an HMM with K states, D continuous and J categorical columns."""
 
+    chain = "transition_matrix"
     unfitted = MappingProxyType({"means": 0.0, "variances": 1.0})
 
     initial_probs: Array  # [K]
@@ -130,9 +143,26 @@ class HMMParams(_StateArrays):
 
 
 @dataclass(frozen=True, eq=False)
+class ContinuousHMMParams(HMMParams):
+    """Point parameters of an HMM whose chain runs in continuous time."""
+
+    transitions = "continuous"
+    chain = "generator"
+
+    transition_matrix: Array = field(init=False)  # [K, K] over one hour
+    generator: Array = field(kw_only=True)  # [K, K] rates per hour; rows add up to 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "generator", _check_generator(self.generator))
+        object.__setattr__(self, "transition_matrix", transition_over(self.generator, 1.0))
+        super().__post_init__()
+
+
+@dataclass(frozen=True, eq=False)
 class VariationalParams(_StateArrays):
     """Posterior over parameters: Dirichlets, and a Normal-Gamma per state and column."""
 
+    chain = "transition_concentration"
     unfitted = MappingProxyType({"location": 0.0, "mean_strength": 1.0, "dof": 5.0, "scale": 3.0})
 
     initial_concentration: Array  # [K]
@@ -185,7 +215,7 @@ class VariationalParams(_StateArrays):
         tails = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
         if name == "initial_probs":
             return _beta_interval(self.initial_concentration, tails)
-        if name == "transition_matrix":
+        if name == "transition_matrix" and self.transitions == "per-row":
             return _beta_interval(self.transition_concentration, tails)
         if name == "category_probs":
             return tuple(_beta_interval(a, tails) for a in self.category_concentration)
@@ -195,8 +225,72 @@ class VariationalParams(_StateArrays):
         if name == "variances":
             shape, rate = self.dof / 2.0, self.scale / 2.0
             return tuple(stats.invgamma.ppf(tail, shape, scale=rate) for tail in tails)
-        known = ", ".join(_field_names(HMMParams))
+        known = ", ".join(self._named_parameters)
         raise ConfigError(f"no parameter {name!r}; choose from {known}")
+
+    @property
+    def _named_parameters(self) -> list[str]:
+        return _field_names(HMMParams)
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuousVariationalParams(VariationalParams):
+    """Posterior over parameters of an HMM in continuous time, with a Gamma for each rate.
+
+    `transition_concentration` [K, K] holds the Gammas: off the diagonal their shapes (jumps,
+    expected and prior), on the diagonal the rate parameter of a row (hours in the state).
+    """
+
+    transitions = "continuous"
+
+    @property
+    def generator(self) -> Array:
+        """Posterior mean of the rates per hour [K, K]; rows add up to 0."""
+        return build_generator(self.transition_concentration / self._hours)
+
+    @property
+    def expected_log_generator(self) -> Array:
+        """Rates exp(E[log q]) off the diagonal, minus the sums of E[q] on it [K, K].
+
+        The expected log density of a path is its log density under this generator.
+        """
+        shapes, k = self.transition_concentration, self.n_states
+        rates = np.exp(digamma(shapes)) / self._hours
+        return np.where(np.eye(k, dtype=bool), self.generator, rates)
+
+    @property
+    def transition_matrix(self) -> Array:
+        """Transition matrix over one hour at the posterior mean of the rates [K, K]."""
+        return transition_over(self.generator, 1.0)
+
+    def credible_interval(self, name: str, level: float = 0.9) -> Any:
+        """Return the central credible interval of a parameter: (low, high), or one per column.
+
+        Rates are ``"generator"``, NaN on the diagonal.
+        """
+        if name != "generator" or not 0.0 < level < 1.0:
+            return super().credible_interval(name, level)
+        off_diagonal = np.where(np.eye(self.n_states, dtype=bool), np.nan, 1.0)
+        shapes, scale = self.transition_concentration * off_diagonal, 1.0 / self._hours
+        tails = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
+        return tuple(stats.gamma.ppf(tail, shapes, scale=scale) for tail in tails)
+
+    @property
+    def _hours(self) -> Array:
+        return np.diag(self.transition_concentration)[:, None]
+
+    @property
+    def _named_parameters(self) -> list[str]:
+        return [
+            "generator" if name == HMMParams.chain else name for name in _field_names(HMMParams)
+        ]
+
+
+def get_generator(params: HMMParams | VariationalParams) -> Array | None:
+    """Return the rates per hour [K, K] of a chain in continuous time, else None."""
+    if isinstance(params, ContinuousHMMParams | ContinuousVariationalParams):
+        return limit_rates(params.generator)
+    return None
 
 
 @dataclass(frozen=True)
@@ -213,6 +307,8 @@ class Prior:
     dof_per_column: float = 0.0
     scale: float = 3.0
     scale_per_column: float = 0.0
+    jumps: float = 1.0  # in continuous time: prior jumps from a state to each other one
+    hours: float = 24.0  # and the prior hours in the state
 
     @classmethod
     def weak(cls) -> Prior:
@@ -225,8 +321,8 @@ class Prior:
         return cls(dof=1.0, dof_per_column=1.0, scale=1.0)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not np.isfinite(value):
                 raise ConfigError(f"prior {name} must be a finite number; found {value!r}")
             is_valid = value >= 0.0 if name in _MAY_BE_ZERO else value > 0.0
@@ -248,11 +344,27 @@ class Prior:
         """Return the prior of the transition rows [K, K]."""
         return np.full((n_states, n_states), self.transition) + self.sticky * np.eye(n_states)
 
+    def rate_concentration(self, n_states: int) -> Array:
+        """Return the prior of the rates [K, K]: jumps, and hours on the diagonal."""
+        return np.where(np.eye(n_states, dtype=bool), self.hours, self.jumps)
+
 
 def _check_probs(rows: Array, name: str) -> None:
     is_distribution = np.abs(rows.sum(axis=1) - 1.0) <= _SUM_TOLERANCE
     if not (np.isfinite(rows).all() and (rows >= 0).all() and is_distribution.all()):
         raise ConfigError(f"{name} must be probabilities that add up to 1")
+
+
+def _check_generator(values: ArrayLike) -> Array:
+    generator = np.asarray(values, np.float64)
+    if generator.ndim != 2 or len(generator) != generator.shape[1]:
+        raise ConfigError(f"generator must be [states, states]; found {generator.shape}")
+    is_rates = np.isfinite(generator).all() and (generator >= np.diag(np.diag(generator))).all()
+    tolerance = _SUM_TOLERANCE * np.abs(np.diag(generator))
+    if not is_rates or not (np.abs(generator.sum(axis=1)) <= tolerance).all():
+        rule = "finite rates of at least 0 off the diagonal, and rows that add up to 0"
+        raise ConfigError(f"generator must have {rule}")
+    return build_generator(generator)
 
 
 def _check_category_probs(columns: tuple[Array, ...]) -> None:
@@ -280,20 +392,27 @@ def _beta_interval(concentration: Array, tails: tuple[float, float]) -> tuple[Ar
 
 
 def sample_panel(
-    params: HMMParams | VariationalParams, lengths: ArrayLike, rng: np.random.Generator
+    params: HMMParams | VariationalParams,
+    lengths: ArrayLike,
+    rng: np.random.Generator,
+    times: ArrayLike | None = None,
 ) -> tuple[Panel, NDArray[np.int64]]:
-    """Draw sequences of these lengths, from a posterior's mean: the panel and the path [N]."""
+    """Draw sequences of these lengths, from a posterior's mean: the panel and the path [N].
+
+    A chain in continuous time needs the times of the rows [N].
+    """
     sizes = np.atleast_1d(np.asarray(lengths))
     if sizes.ndim != 1 or sizes.size == 0 or sizes.dtype.kind not in "ui" or sizes.min() < 1:
         expected = "whole numbers of at least 1, one per sequence"
         raise DataError(f"lengths must be {expected}; found {lengths!r}")
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     states = np.empty(int(offsets[-1]), np.int64)
+    matrices, gaps = _find_matrices(params, sizes, len(states), times)
     initial = np.repeat(params.initial_probs[None], len(sizes), axis=0)
     states[offsets[:-1]] = _draw_categories(initial, rng)
     for t in range(1, int(sizes.max())):  # all sequences step together
         rows = offsets[:-1][sizes > t] + t
-        states[rows] = _draw_categories(params.transition_matrix[states[rows - 1]], rng)
+        states[rows] = _draw_categories(matrices[gaps[rows], states[rows - 1]], rng)
     noise = rng.standard_normal((len(states), params.means.shape[1]))
     continuous = params.means[states] + np.sqrt(params.variances)[states] * noise
     categorical = np.empty((len(states), len(params.n_categories)), np.int64)
@@ -301,8 +420,24 @@ def sample_panel(
         for k in range(params.n_states):
             rows, p = np.flatnonzero(states == k), probs[k] / probs[k].sum()
             categorical[rows, j] = rng.choice(probs.shape[1], size=len(rows), p=p)
-    panel = Panel.from_arrays(continuous, categorical, sizes, n_categories=params.n_categories)
+    n_categories = params.n_categories
+    panel = Panel.from_arrays(
+        continuous, categorical, sizes, times=times, n_categories=n_categories
+    )
     return panel, states
+
+
+def _find_matrices(
+    params: HMMParams | VariationalParams, lengths: Array, n_rows: int, times: ArrayLike | None
+) -> tuple[Array, Array]:
+    """Return transition matrices [M, K, K] and the place of each row's among them [N]."""
+    generator, k = get_generator(params), params.n_states
+    if generator is None:
+        return params.transition_matrix[None], np.zeros(n_rows, np.int64)
+    if times is None:
+        raise DataError("transitions depend on the time between rows; give `times`, one per row")
+    clock = Panel.from_arrays(np.zeros((n_rows, 1)), lengths=lengths, times=times)
+    return build_gap_table(generator).matrices[:, :k, :k], gap_codes(clock.gaps_s)
 
 
 def _draw_categories(probs: Array, rng: np.random.Generator) -> NDArray[np.int64]:

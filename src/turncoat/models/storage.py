@@ -50,12 +50,12 @@ def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str,
         "fit_report": None if report is None else asdict(report),
     }
     arrays: dict[str, Array] = {}
-    for field in fields(params):
-        value = getattr(params, field.name)
+    for name in (field.name for field in fields(params) if field.init):
+        value = getattr(params, name)
         if isinstance(value, tuple):
-            arrays |= {f"{field.name}.{j}": array for j, array in enumerate(value)}
+            arrays |= {f"{name}.{j}": array for j, array in enumerate(value)}
         else:
-            arrays[field.name] = value
+            arrays[name] = value
     if isinstance(model, NeuralVariationalHMM):
         content["encoder"], encoder_arrays = pack_encoder(model)
         arrays |= encoder_arrays
@@ -69,17 +69,18 @@ def unpack_model(content: dict[str, Any], arrays: dict[str, Array]) -> Model:
     if settings.get("prior") is not None:
         settings["prior"] = Prior(**settings["prior"])
     values: dict[str, Any] = {}
-    for field in fields(kind.params_type):
-        if field.name.startswith("category"):
+    params_type = kind.params_types[settings.get("transitions", "per-row")]
+    for name in (field.name for field in fields(params_type) if field.init):
+        if name.startswith("category"):
             columns = range(len(content["n_categories"]))
-            values[field.name] = tuple(arrays[f"{field.name}.{j}"] for j in columns)
+            values[name] = tuple(arrays[f"{name}.{j}"] for j in columns)
         else:
-            values[field.name] = arrays[field.name]
+            values[name] = arrays[name]
     settings.pop("n_states")
     encoder = content.get("encoder")
     if encoder is not None:
         settings["encoder"] = unpack_encoder(encoder, arrays)
-    model: Model = kind.from_params(kind.params_type(**values), **settings)
+    model: Model = kind.from_params(params_type(**values), **settings)
     if encoder is not None and encoder["settings"] is not None:
         model.set_params(encoder=Encoder(**encoder["settings"]))
     if content["fit_report"] is not None:

@@ -66,10 +66,18 @@ class TrainingRows(NamedTuple):
     customers: Array  # [N] keys
     days: Array  # [N] time of the transaction
     is_validation: Array  # [N] bool
+    margins: Array | None = None  # [N] log odds that trees start from; None for the same for all
 
     def take(self, rows: Array) -> TrainingRows:
         """Some of the rows, by index or mask."""
-        return TrainingRows(*(part[rows] for part in self))
+        taken = {name: part[rows] for name, part in self._asdict().items() if part is not None}
+        return TrainingRows(**taken)
+
+    def make_matrix(self, n_threads: int) -> Any:
+        """The rows for XGBoost."""
+        xgboost = import_extra("xgboost", "XGBoost")
+        given = {} if self.margins is None else {"base_margin": self.margins}
+        return xgboost.DMatrix(self.columns, self.labels, nthread=n_threads, **given)
 
 
 @dataclass(frozen=True)
@@ -179,10 +187,8 @@ def validate_params(
     params: XGBoostParams, rows: TrainingRows, seed: int, n_threads: int
 ) -> tuple[int, Array]:
     """The best number of rounds, and then the scores of the validation rows."""
-    xgboost = import_extra("xgboost", "XGBoost")
     fit = take_window(rows.take(~rows.is_validation), params)
-    held_out = rows.take(rows.is_validation)
-    matrix = xgboost.DMatrix(held_out.columns, held_out.labels, nthread=n_threads)
+    matrix = rows.take(rows.is_validation).make_matrix(n_threads)
     stopping: Any = {"evals": [(matrix, "validation")], "early_stopping_rounds": PATIENCE}
     booster = _train(params, fit, MAX_ROUNDS, seed, n_threads, verbose_eval=False, **stopping)
     n_rounds = int(booster.best_iteration) + 1
@@ -198,7 +204,8 @@ def take_window(rows: TrainingRows, params: XGBoostParams) -> TrainingRows:
 def trials_file(folder: Path, rows: TrainingRows, seed: int) -> Path:
     """The file for the trials of a search on exactly these rows; makes the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"trials-{digest([seed, MAX_ROUNDS], rows._asdict())[:16]}.json"
+    given = {name: part for name, part in rows._asdict().items() if part is not None}
+    return folder / f"trials-{digest([seed, MAX_ROUNDS], given)[:16]}.json"
 
 
 def load_trials(path: Path) -> list[Trial]:
@@ -228,8 +235,7 @@ def _train(
         for refused in ("max_bin", "colsample_bynode"):
             own.pop(refused, None)
     settings = {"objective": "binary:logistic", "nthread": n_threads, "seed": seed, **own}
-    matrix = xgboost.DMatrix(rows.columns, rows.labels, nthread=n_threads)
-    return xgboost.train(settings, matrix, n_rounds, **more)
+    return xgboost.train(settings, rows.make_matrix(n_threads), n_rounds, **more)
 
 
 def predict_booster(booster: Any, columns: Array) -> Array:

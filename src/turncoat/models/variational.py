@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from turncoat.arrays import Array
 from turncoat.models import validation as rule
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.fitting import NO_EVIDENCE
 from turncoat.models.initialisation import ColumnMoments
-from turncoat.models.parameters import Prior, VariationalParams
+from turncoat.models.parameters import (
+    ContinuousVariationalParams,
+    Prior,
+    VariationalParams,
+    get_generator,
+)
 from turncoat.numerics.conjugate import (
     category_divergence,
     dirichlet_divergence,
     expected_log_categories,
     expected_log_probs,
+    gamma_divergence,
     normal_gamma_divergence,
 )
+from turncoat.numerics.generators import limit_rates, transition_over
 from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import join_columns, split_columns
 
@@ -34,6 +43,7 @@ class VariationalBayes:
 
     prior: Prior
     n_columns: int
+    params_type: type[VariationalParams] = VariationalParams
 
     def build_log_model(self, params: VariationalParams) -> LogModel:
         """Return the expected log densities under the posterior."""
@@ -48,9 +58,9 @@ class VariationalBayes:
         scatter = np.maximum(statistics.second - statistics.first * step, 0.0)
         strength = prior.mean_strength + counts
         shrinkage = prior.mean_strength * counts / strength * (average - prior.mean) ** 2
-        transition = prior.transition_concentration(len(statistics.initial))
+        transition = self._chain_prior(len(statistics.initial))
         categories = prior.category + statistics.categories
-        return VariationalParams(
+        return self.params_type(
             initial_concentration=prior.initial + statistics.initial,
             transition_concentration=transition + statistics.transitions,
             location=(prior.mean_strength * prior.mean + counts * average) / strength,
@@ -63,16 +73,28 @@ class VariationalBayes:
     def penalty(self, params: VariationalParams) -> float:
         """Return minus the divergence from the prior: a term of the ELBO (E5 in docs/errata.md)."""
         prior, n_columns = self.prior, self.n_columns
-        transition = prior.transition_concentration(params.n_states)
         categories = join_columns(params.category_concentration, params.n_states)
         columns = params.location, params.mean_strength, params.dof, params.scale
         gamma = prior.total_dof(n_columns), prior.total_scale(n_columns)
         return -(
             dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
-            + dirichlet_divergence(params.transition_concentration, transition)
+            + self._chain_divergence(params)
             + normal_gamma_divergence(columns, (prior.mean, prior.mean_strength, *gamma))
             + category_divergence(categories, prior.category, params.n_categories)
         )
+
+    def _chain_prior(self, n_states: int) -> Array:
+        if self.params_type.transitions == "continuous":
+            return self.prior.rate_concentration(n_states)
+        return self.prior.transition_concentration(n_states)
+
+    def _chain_divergence(self, params: VariationalParams) -> float:
+        posterior, prior = params.transition_concentration, self._chain_prior(params.n_states)
+        if self.params_type.transitions == "per-row":
+            return dirichlet_divergence(posterior, prior)
+        jumps = ~np.eye(params.n_states, dtype=bool)
+        hours = np.diag(posterior)[:, None], np.diag(prior)[:, None]
+        return float(gamma_divergence(posterior, hours[0], prior, hours[1])[jumps].sum())
 
     def floored_share(self, params: VariationalParams) -> float:
         """Return 0: the prior keeps variances up, so there is no floor."""
@@ -83,9 +105,16 @@ def build_expected_log_model(params: VariationalParams) -> LogModel:
     """Return E[log .] under the posterior: used by the E-step, and by default for scoring."""
     expected_log_precision = digamma(params.dof / 2.0) - np.log(params.scale / 2.0)
     categories = join_columns(params.category_concentration, params.n_states)
+    generator = None
+    if isinstance(params, ContinuousVariationalParams):
+        generator = limit_rates(params.expected_log_generator)
+        log_transition = log_allowing_zero(transition_over(generator, 1.0))
+    else:
+        log_transition = expected_log_probs(params.transition_concentration)
     return LogModel(
         log_initial=expected_log_probs(params.initial_concentration),
-        log_transition=expected_log_probs(params.transition_concentration),
+        log_transition=log_transition,
+        generator=generator,
         means=params.location,
         scales=np.sqrt(params.dof / params.scale),
         constants=0.5 * (expected_log_precision - LOG_TWO_PI - 1.0 / params.mean_strength),
@@ -102,6 +131,7 @@ def build_predictive_model(params: VariationalParams) -> LogModel:
     return LogModel(
         log_initial=log_allowing_zero(params.initial_probs),
         log_transition=log_allowing_zero(params.transition_matrix),
+        generator=get_generator(params),
         means=params.location,
         scales=1.0 / width,
         constants=log_norm - np.log(width),
@@ -139,7 +169,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     Parameters
     ----------
     n_states, n_restarts, max_iter, tol, restart_halving, random_state, precision, n_threads, init,
-    progress, temperature, weights
+    progress, temperature, weights, transitions
         As in `BaumWelchHMM`.
     prior
         `Prior.weak()` by default, for standardised columns; `Prior.paper()` is the published one.
@@ -159,7 +189,9 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
-    params_type = VariationalParams
+    params_types = MappingProxyType(
+        {"per-row": VariationalParams, "continuous": ContinuousVariationalParams}
+    )
 
     prior: Annotated[Prior | None, rule.or_none(rule.instance_of("a Prior", Prior))] = None
     emission: Annotated[str, rule.one_of(*EMISSIONS)] = "expected-log"
@@ -171,7 +203,8 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         return cls(n_states, **{**published, **overrides})
 
     def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
-        return VariationalBayes(self.prior or Prior.weak(), len(columns.means))
+        params_type = self.params_types[self.transitions]
+        return VariationalBayes(self.prior or Prior.weak(), len(columns.means), params_type)
 
     def _build_log_model(self, params: VariationalParams) -> LogModel:
         return EMISSIONS[self.emission](params)

@@ -25,6 +25,7 @@ from turncoat.numerics.recursions import (
 )
 from turncoat.numerics.statistics import block_statistics, fold_patterns
 from turncoat.numerics.structures import Job, KernelSums, KernelTables, Scratch
+from turncoat.numerics.vectors import load8, multiply, store
 
 FILTER, SMOOTH, COLLECT = 0, 1, 2
 
@@ -52,23 +53,29 @@ def _group_emissions(job: Job, scratch: Scratch, first: int, last: int) -> None:
 
 @jit
 def _infer_sequence(
-    tables: KernelTables, scratch: Scratch, start: int, stop: int, mode: int
+    tables: KernelTables,
+    gaps: Array,
+    scratch: Scratch,
+    start: int,
+    stop: int,
+    mode: int,
+    pair_weights: Array,
 ) -> float:
-    """Compute posteriors of scratch rows start..stop and add to the expected transitions."""
+    """Compute posteriors of scratch rows start..stop. Collecting adds to the pair weights."""
     emissions, shifts = scratch.emissions[start:stop], scratch.shifts[start:stop]
-    posteriors, pair_weights = scratch.posteriors[start:stop], scratch.pair_weights
-    vectors = scratch.vectors
+    posteriors, vectors = scratch.posteriors[start:stop], scratch.vectors
     if tables.linear:
         filtered = posteriors if mode == FILTER else scratch.filtered[start:stop]
-        log_likelihood = forward(tables, emissions, shifts, vectors[0], filtered)
+        log_likelihood = forward(tables, gaps, emissions, shifts, vectors[0], filtered)
         if mode != FILTER:
-            backward(tables, emissions, vectors[1], filtered, posteriors)
-            add_pairs(filtered, emissions, pair_weights)
+            backward(tables, gaps, emissions, vectors[1], filtered, posteriors)
+        if mode == COLLECT:
+            add_pairs(gaps, filtered, emissions, pair_weights)
         return log_likelihood
     log_joint = scratch.log_joint[start:stop]
-    log_likelihood = log_forward(tables, emissions, shifts, vectors[0], log_joint, posteriors)
+    log_likelihood = log_forward(tables, gaps, emissions, shifts, vectors[0], log_joint, posteriors)
     if mode != FILTER:
-        log_backward(tables, emissions, vectors, log_joint, posteriors, pair_weights)
+        log_backward(tables, gaps, emissions, vectors, log_joint, posteriors, pair_weights)
     return log_likelihood
 
 
@@ -101,6 +108,17 @@ def _get_part(sums: KernelSums, chunk: int) -> KernelSums:
 
 
 @jit
+def _scale_pairs(pair_weights: Array, transition: Array) -> None:
+    """Turn pair weights [M, KP, KP] into expected transitions."""
+    for m in range(transition.shape[0]):
+        for i in range(transition.shape[1]):
+            for base in range(0, transition.shape[2], 8):
+                place = (m, i, base)
+                scaled = multiply(load8(pair_weights, place), load8(transition, place))
+                store(pair_weights, place, scaled)
+
+
+@jit
 def infer_chunks(
     job: Job,
     queue: Array,
@@ -121,7 +139,7 @@ def infer_chunks(
     while task < plan.order.shape[0]:
         chunk = plan.order[task]
         part = _get_part(sums, chunk)
-        scratch.pair_weights[:, :] = 0.0
+        pairs = part.transitions if mode == COLLECT else scratch.pair_weights
         if mode == COLLECT:
             scratch.pattern_counts[:, :] = 0.0
         for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
@@ -130,7 +148,9 @@ def infer_chunks(
             _group_emissions(job, scratch, first, last)
             for u in range(sequences[0], sequences[1]):
                 start, stop = offsets[u] - first, offsets[u + 1] - first
-                log_likelihoods[u] = _infer_sequence(tables, scratch, start, stop, mode)
+                gaps = job.obs.gaps[offsets[u] : offsets[u + 1]]
+                rows = start, stop
+                log_likelihoods[u] = _infer_sequence(tables, gaps, scratch, *rows, mode, pairs)
                 if mode == COLLECT:
                     for k in range(n_states):
                         part.initial[k] += scratch.posteriors[start, k]
@@ -142,10 +162,8 @@ def infer_chunks(
                         probs[first + t, k] = scratch.posteriors[t, k]
         if mode == COLLECT:
             fold_patterns(scratch.pattern_counts, part.flags)
-            for i in range(n_states):
-                for j in range(n_states):
-                    factor = tables.transition[i, j] if tables.linear else 1.0
-                    part.transitions[i, j] += scratch.pair_weights[i, j] * factor
+            if tables.linear:
+                _scale_pairs(pairs, tables.transition)
         task = next_task(queue)
 
 
@@ -153,7 +171,10 @@ def infer_chunks(
 def collect_weighted_chunks(
     job: Job, queue: Array, scratch: Scratch, probs: Array, sums: KernelSums
 ) -> None:
-    """Collect chunks under given state probabilities [N, K]; consecutive rows are independent."""
+    """Collect chunks under given state probabilities [N, K]; consecutive rows are independent.
+
+    All transitions are counted in the first matrix, whatever their gaps.
+    """
     obs, tables, plan, offsets = job.obs, job.tables, job.plan, job.obs.offsets
     n_states = tables.n_states
     scratch.posteriors[:, :] = 0.0
@@ -176,7 +197,7 @@ def collect_weighted_chunks(
                 for t in range(offsets[u] + 1, offsets[u + 1]):
                     for i in range(n_states):
                         for j in range(n_states):
-                            part.transitions[i, j] += probs[t - 1, i] * probs[t, j]
+                            part.transitions[0, i, j] += probs[t - 1, i] * probs[t, j]
             _group_statistics(job, scratch, first, last, part)
         fold_patterns(scratch.pattern_counts, part.flags)
         task = next_task(queue)
@@ -201,7 +222,8 @@ def decode_chunks(
             for u in range(sequences[0], sequences[1]):
                 start, stop = offsets[u] - first, offsets[u + 1] - first
                 emissions, target = scratch.emissions[start:stop], path[offsets[u] : offsets[u + 1]]
-                log_probs[u] = most_likely_path(job.tables, emissions, vectors, back, target)
+                gaps = job.obs.gaps[offsets[u] : offsets[u + 1]]
+                log_probs[u] = most_likely_path(job.tables, gaps, emissions, vectors, back, target)
                 for t in range(start, stop):
                     log_probs[u] += scratch.shifts[t]
         task = next_task(queue)

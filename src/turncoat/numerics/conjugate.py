@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
 from turncoat.arrays import Array
@@ -52,7 +53,14 @@ def normal_gamma_divergence(posterior: tuple[Array, ...], prior: tuple[float, ..
     precision = shape / rate
     shift = prior_strength * precision * (location - prior_location) ** 2
     normal = 0.5 * (prior_strength / strength + shift - 1.0 + np.log(strength / prior_strength))
+    return float(np.sum(normal + gamma_divergence(shape, rate, prior_shape, prior_rate)))
+
+
+def gamma_divergence(
+    shape: Array, rate: Array, prior_shape: ArrayLike, prior_rate: ArrayLike
+) -> Array:
+    """Return KL(Gamma(shape, rate) || Gamma(prior_shape, prior_rate)) of each cell."""
     gamma = (shape - prior_shape) * digamma(shape) - gammaln(shape) + gammaln(prior_shape)
     gamma += prior_shape * (np.log(rate) - np.log(prior_rate))
-    gamma += precision * (prior_rate - rate)
-    return float(np.sum(normal + gamma))
+    gamma += shape / rate * (prior_rate - rate)
+    return np.asarray(gamma)

@@ -28,6 +28,7 @@ from turncoat.numerics.structures import (
 BLOCK_ROWS = 1024
 _MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS, _N_CHUNKS = 1024, 16384, 32
 _MAX_SUMS_BYTES = 1 << 27  # of all chunks together
+_ROWS_PER_MATRIX = 8  # at least, in a chunk
 
 
 def available_threads() -> int:
@@ -37,14 +38,18 @@ def available_threads() -> int:
     return os.cpu_count() or 1
 
 
-def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS, part_bytes: int = 0) -> WorkPlan:
+def make_plan(
+    offsets: Array, block_rows: int = BLOCK_ROWS, part_bytes: int = 0, n_matrices: int = 1
+) -> WorkPlan:
     """Group whole sequences into cache-sized groups, and groups into chunks of similar size.
 
-    Models with very large tables, whose sums take `part_bytes` per chunk, get fewer chunks.
+    Models with very large tables, whose sums take `part_bytes` per chunk, get fewer chunks. So do
+    models with many transition matrices, since each chunk goes through all of them.
     """
     n_rows = int(offsets[-1])
     chunk_rows = min(max(n_rows // _N_CHUNKS, _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS)
     chunk_rows = max(chunk_rows, n_rows * part_bytes // _MAX_SUMS_BYTES)
+    chunk_rows = max(chunk_rows, _ROWS_PER_MATRIX * n_matrices)
     groups = _cut(offsets, block_rows)
     cuts = _cut(offsets[groups], chunk_rows)
     order = np.argsort(-np.diff(offsets[groups][cuts]), kind="stable")
@@ -82,7 +87,7 @@ def _allocate_scratch(job: Job, collecting: bool) -> Scratch:
         rows=np.zeros((tables.n_states, plan.block_rows), np.int64),
         n_rows=np.zeros(tables.n_states, np.int64),
         pattern_counts=np.zeros((n_patterns, width)),
-        pair_weights=np.zeros((width, width)),
+        pair_weights=np.zeros(tables.transition.shape if not collecting else (0, 0, 0)),
         vectors=np.zeros((4, width)),
     )
 
@@ -104,7 +109,8 @@ def _run_threads(
 def _plan_sums(obs: Observations, tables: KernelTables) -> tuple[Job, KernelSums]:
     """Return a job and zero sums with a part per chunk."""
     part_bytes = sum(field.nbytes for field in zero_sums(tables, 1))
-    plan = make_plan(obs.offsets, part_bytes=part_bytes)
+    n_matrices = len(tables.transition)
+    plan = make_plan(obs.offsets, part_bytes=part_bytes, n_matrices=n_matrices)
     return Job(obs, tables, plan), zero_sums(tables, len(plan.order))
 
 
@@ -126,7 +132,18 @@ def collect(
         chunks.infer_chunks(job, queue, scratch, chunks.COLLECT, *outputs)
 
     _run_threads(job, True, n_threads, work)
-    return _add_parts(parts), log_likelihoods
+    return _add_parts(parts), _add_scales(obs, tables, log_likelihoods)
+
+
+def _add_scales(obs: Observations, tables: KernelTables, log_likelihoods: Array) -> Array:
+    """Return log-likelihoods [U] with the scales of their matrices, which scaled forms leave out.
+
+    The first row of a sequence has a gap of 0, whose matrix has no scale.
+    """
+    if tables.linear and tables.log_scales.any():
+        by_row = tables.log_scales[obs.gaps]
+        log_likelihoods += np.add.reduceat(by_row, obs.offsets[:-1])
+    return log_likelihoods
 
 
 def collect_weighted(
@@ -159,7 +176,7 @@ def infer(
         chunks.infer_chunks(job, queue, scratch, mode, probs, log_likelihoods, no_sums)
 
     _run_threads(job, False, n_threads, work)
-    return probs, log_likelihoods
+    return probs, _add_scales(obs, tables, log_likelihoods)
 
 
 def decode(obs: Observations, tables: KernelTables, n_threads: int = 1) -> tuple[Array, Array]:

@@ -15,6 +15,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from turncoat.arrays import Array
+from turncoat.numerics.generators import (
+    MIN_GAP_PROBABILITY,
+    GapTable,
+    build_gap_table,
+    expected_jumps,
+)
 from turncoat.numerics.jit import jit, jit_exact
 from turncoat.numerics.structures import (
     KernelSums,
@@ -46,7 +52,7 @@ class LogModel:
     """A model in log form: the chain's log probabilities and the additive terms of log b(k)."""
 
     log_initial: Array  # [K]
-    log_transition: Array  # [K, K]
+    log_transition: Array  # [K, K]; of one hour where there is a generator
     means: Array  # [K, D]
     scales: Array  # [K, D] inverse standard deviations
     constants: Array  # [K, D] log density at the mean
@@ -55,11 +61,40 @@ class LogModel:
     dof: Array | None = None  # [K, D] makes the columns Student instead of Gaussian
     weights: Array | float = 1.0  # [D] already in scales (Gaussian), constants and categories
     max_ratio: float = math.inf  # limit of 1 + t^2 / dof in Student columns
+    generator: Array | None = None  # [K, K] rates per hour: transitions depend on the gap
 
     @property
     def n_states(self) -> int:
         """Number of states K."""
         return int(self.log_initial.shape[0])
+
+    @cached_property
+    def gap_table(self) -> GapTable:
+        """Transition matrices of all gap codes; without a generator, code 0 is the only one."""
+        if self.generator is not None:
+            return build_gap_table(self.generator)
+        width = pad_states(self.n_states)
+        return GapTable(_pad(np.exp(self.log_transition), (width, width))[None], np.zeros(1))
+
+    def get_transitions(self, codes: Array | None = None) -> tuple[Array, Array]:
+        """Return scaled transition matrices [M, KP, KP] and log scales [M] of gap codes, or all."""
+        matrices, log_scales = self.gap_table
+        if codes is not None:
+            matrices, log_scales = matrices[codes], log_scales[codes]
+        if self.generator is not None:
+            k = self.n_states
+            possible = np.zeros(matrices.shape[1:])
+            possible[:k, :k] = MIN_GAP_PROBABILITY
+            matrices = np.maximum(matrices, possible)
+        return matrices, log_scales
+
+    def count_jumps(self, sums: KernelSums, codes: Array | None) -> Array | None:
+        """Return `expected_jumps` [K, K] from transitions over gap codes; None if they are none."""
+        if self.generator is None or codes is None:
+            return None
+        k = self.n_states
+        transitions = sums.transitions[0, :, :k, :k]
+        return expected_jumps(self.generator, self.gap_table, codes, transitions)
 
     def weigh(self, weights: Array) -> LogModel:
         """Return the model with each column's term of log b(k) times its weight [D + J]."""
@@ -143,7 +178,7 @@ class Statistics:
     """Expected sufficient statistics. They add up over blocks, threads, processes and machines."""
 
     initial: Array  # [K] expected first rows
-    transitions: Array  # [K, K] expected transitions
+    transitions: Array  # [K, K] expected transitions; see `expected_jumps` for gaps in time
     occupancy: Array  # [K] expected rows
     reference: Array  # [K, D] origin of the residuals
     observed: Array  # [K, D] expected rows with the cell present
@@ -200,11 +235,17 @@ class ColumnLayout:
         return int(sum(self.n_categories[j] + 1 for j in self.many))
 
     def pack(
-        self, continuous: Array, categorical: Array, offsets: Array, anchors: Array | None = None
+        self,
+        continuous: Array,
+        categorical: Array,
+        offsets: Array,
+        anchors: Array | None = None,
+        gaps: Array | None = None,
     ) -> Observations:
         """Return rows as the kernels read them, without copying continuous cells.
 
-        `anchors` [N] holds codes, -1 for a free row.
+        `anchors` [N] holds codes, -1 for a free row. `gaps` [N] are places in the gap codes that
+        the tables are built for; by default all rows use the first matrix.
         """
         n_rows = int(offsets[-1])
         cells, codes = _as_writable(continuous), _as_writable(categorical)
@@ -216,13 +257,22 @@ class ColumnLayout:
             source, target = categorical[:, column], levels[:, place]
             np.add(source, base + 1, out=target, casting="unsafe", dtype=np.int64)
         rows = np.empty(0, np.int32) if anchors is None else (anchors + 1).astype(np.int32)
+        gaps = np.zeros(n_rows, np.int16) if gaps is None else gaps.astype(np.int16)
         is_complete = not np.any(self.questions == CELL_MISSING)
-        return Observations(cells, flags, levels, rows, offsets, bool(is_complete))
+        return Observations(cells, flags, levels, rows, gaps, offsets, bool(is_complete))
 
     def build_tables(
-        self, model: LogModel, cell_type: DTypeLike, precision: str, anchors: Array | None = None
+        self,
+        model: LogModel,
+        cell_type: DTypeLike,
+        precision: str,
+        anchors: Array | None = None,
+        gap_codes: Array | None = None,
     ) -> KernelTables:
-        """Return a model's tables in the working precision; `anchors` [codes, K] are logs."""
+        """Return a model's tables in the working precision; `anchors` [codes, K] are logs.
+
+        `gap_codes` [M] are those of the rows, for a model with a generator.
+        """
         working = np.dtype(precision)
         n_states = model.n_states
         width = pad_states(n_states)
@@ -232,17 +282,23 @@ class ColumnLayout:
         shift = np.average(model.means, axis=0, weights=model.scales**2)
         shift = shift.astype(np.float64 if is_wide else np.float32)
         location = (model.means - shift.astype(np.float64)) * model.scales
-        transition = _pad(np.exp(model.log_transition), (width, width))
+        transition, log_scales = model.get_transitions(gap_codes)
         no_dof = np.zeros((0, 0))
         free = np.zeros((1, n_states))
         anchor_table = free if anchors is None else np.vstack([free, anchors])
-        min_log_prob = min(model.log_initial.min(), model.log_transition.min())
+        min_log_prob = model.log_initial.min()
+        log_transition = _pad(model.log_transition, (width, width), fill=-np.inf)[None]
+        if model.generator is None:
+            min_log_prob = min(min_log_prob, model.log_transition.min())
+        else:
+            log_transition = log_allowing_zero(transition) + log_scales[:, None, None]
         return KernelTables(
             initial=_pad(np.exp(model.log_initial), (width,)),
             transition=transition,
-            transition_back=np.ascontiguousarray(transition.T),
+            transition_back=np.ascontiguousarray(transition.transpose(0, 2, 1)),
             log_initial=_pad(model.log_initial, (width,), fill=-np.inf),
-            log_transition=_pad(model.log_transition, (width, width), fill=-np.inf),
+            log_transition=log_transition,
+            log_scales=log_scales,
             constant=_pad(model.constants.sum(axis=1), (width,), fill=-np.inf),
             shift=shift,
             scale=_pad(model.scales, shape).astype(working),
@@ -297,9 +353,17 @@ class ColumnLayout:
         return table
 
     def build_statistics(
-        self, tables: KernelTables, sums: KernelSums, log_likelihood: float, n_rows: int
+        self,
+        tables: KernelTables,
+        sums: KernelSums,
+        log_likelihood: float,
+        n_rows: int,
+        transitions: Array | None = None,
     ) -> Statistics:
-        """Return kernel sums, of a single part, as column statistics in the data's units."""
+        """Return kernel sums, of a single part, as column statistics in the data's units.
+
+        `transitions` [K, K] take the place of those of the first matrix.
+        """
         k, d = tables.n_states, self.n_columns
         occupancy = sums.occupancy[0, :k]
         flags = sums.flags[0, :, :k].T
@@ -308,7 +372,7 @@ class ColumnLayout:
         observed[:, self.columns[no_cells]] -= flags[:, no_cells]
         return Statistics(
             initial=sums.initial[0, :k],
-            transitions=sums.transitions[0, :k, :k],
+            transitions=sums.transitions[0, 0, :k, :k] if transitions is None else transitions,
             occupancy=occupancy,
             reference=np.repeat(tables.shift[None].astype(np.float64), k, axis=0),
             observed=np.maximum(observed, 0.0),

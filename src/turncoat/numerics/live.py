@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.numerics.generators import encode_gap
 from turncoat.numerics.jit import jit, jit_exact
 from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import column_starts, pad_columns, pad_states
@@ -25,20 +26,21 @@ from turncoat.numerics.vectors import (
     total,
 )
 
-OK, BAD_CELL, BAD_CODE, BAD_BELIEF = 0, 1, 2, 3
+OK, BAD_CELL, BAD_CODE, BAD_BELIEF, BAD_GAP = 0, 1, 2, 3, 4
 # How far a stored belief may be from adding up to one; a normaliser too small to divide by.
 _BELIEF_ROUNDING, _UNDERFLOW = 1e-6, 1e-290
 
 # Places in `LiveTables.layout`. The first row of each categorical column, and the end of the last,
 # follow at _BOUNDS.
-_STATES, _WIDTH, _COLUMNS, _PADDED, _COLUMNS_AT, _LEVELS_AT, _STUDENT, _BOUNDS = range(8)
+_STATES, _WIDTH, _COLUMNS, _PADDED, _COLUMNS_AT, _LEVELS_AT, _STUDENT, _GAPS, _BOUNDS = range(9)
 
 
 class LiveTables(NamedTuple):
     """A model as the live step reads it: two arrays, since each costs a tenth of a step to unpack.
 
-    `numbers` holds initial [KP], transition [KP, KP] and summed constants [KP], then columns
-    [3 or 5, K, DP], then categories [sum of C_j, KP], and last the largest Student ratio.
+    `numbers` holds initial [KP], summed constants [KP] and transition [M, KP, KP], one matrix per
+    gap code, then columns [3 or 5, K, DP], then categories [sum of C_j, KP], and last the largest
+    Student ratio.
     """
 
     numbers: Array  # float64
@@ -57,10 +59,11 @@ def build_live_tables(model: LogModel) -> LiveTables:
     """
     n_states, n_columns = model.means.shape
     width, padded = pad_states(n_states), pad_columns(n_columns)
-    chain = np.zeros((width + 2, width))
+    transition, _ = model.get_transitions()
+    chain = np.zeros((2 + len(transition) * width, width))
     chain[0, :n_states] = np.exp(model.log_initial)
-    chain[1 : n_states + 1, :n_states] = np.exp(model.log_transition)
-    chain[width + 1, :n_states] = model.constants.sum(axis=1)
+    chain[1, :n_states] = model.constants.sum(axis=1)
+    chain[2:] = transition.reshape(-1, width)
     columns = np.zeros((3 if model.dof is None else 5, n_states, padded))
     columns[0, :, :n_columns] = model.scales
     columns[1, :, :n_columns] = model.means * model.scales
@@ -70,7 +73,8 @@ def build_live_tables(model: LogModel) -> LiveTables:
         columns[4, :, :n_columns] = 1.0 / model.dof
     levels = np.zeros((model.log_categories.shape[1], width))
     levels[:, :n_states] = model.log_categories.T
-    places = [chain.size, chain.size + columns.size, int(model.dof is not None)]
+    flags = [int(model.dof is not None), int(model.generator is not None)]
+    places = [chain.size, chain.size + columns.size, *flags]
     bounds = [*column_starts(model.n_categories).tolist(), sum(model.n_categories)]
     layout = np.array([n_states, width, n_columns, padded, *places, *bounds], dtype=np.int64)
     numbers = [chain.ravel(), columns.ravel(), levels.ravel(), np.array([model.max_ratio])]
@@ -79,12 +83,14 @@ def build_live_tables(model: LogModel) -> LiveTables:
 
 @jit
 def live_step(
-    belief: Array, cells: Array, codes: Array, tables: LiveTables, max_value: float
+    belief: Array, gap_s: float, cells: Array, codes: Array, tables: LiveTables, max_value: float
 ) -> tuple[int, int, Array, float]:
     """Update a belief [K] (empty for a new customer) with one row.
 
-    Returns (status, place, new belief, log predictive density). For a bad cell, code or belief,
-    `place` says which one and nothing is computed.
+    Where transitions depend on it, `gap_s` are the seconds since the customer's previous row.
+
+    Returns (status, place, new belief, log predictive density up to the gap's scale). For a bad
+    cell, code, belief or gap, `place` says which one and nothing is computed.
     """
     numbers, layout = tables.numbers, tables.layout
     n_states, width, padded = layout[_STATES], layout[_WIDTH], layout[_PADDED]
@@ -94,13 +100,18 @@ def live_step(
             belief_total += belief[k] if belief[k] >= 0.0 else math.nan
         if not abs(belief_total - 1.0) <= _BELIEF_ROUNDING:
             return BAD_BELIEF, 0, belief, math.nan
+    gap = 0
+    if layout[_GAPS] and belief.shape[0] > 0:
+        if not 0.0 <= gap_s < math.inf:
+            return BAD_GAP, 0, belief, math.nan
+        gap = encode_gap(gap_s)
     work = np.zeros(padded + 2 * width)  # the row, its log densities, the predicted belief
     scores, predicted = work[padded : padded + width], work[padded + width :]
     status, place = _score_row(cells, codes, tables, max_value, work[:padded], scores)
     if status != OK:
         return status, place, belief, math.nan
     top = scores[:n_states].max()
-    _predict(belief, numbers, width, predicted[:n_states])
+    _predict(belief, gap, numbers, width, predicted[:n_states])
     updated = np.empty(n_states)
     evidence = 0.0
     for j in range(n_states):
@@ -152,12 +163,13 @@ def live_steps(
     beliefs: Array,
     known: Array,
     previous: Array,
+    gaps_s: Array,
     cells: Array,
     codes: Array,
     tables: LiveTables,
     max_value: float,
 ) -> tuple[int, int, int, Array, Array, Array]:
-    """Apply `live_step` to N rows in order.
+    """Apply `live_step` to N rows in order, with gaps in seconds [N].
 
     Row i continues from the new belief of row `previous[i]`, or if that is -1 from `beliefs[i]`, or
     starts anew if that is not `known`. Returns (status, row, place, beliefs before [N, K], whether
@@ -170,7 +182,9 @@ def live_steps(
             before[i] = after[previous[i]]
             has_before[i] = True
         stored = before[i] if has_before[i] else before[i, :0]
-        status, place, belief, _ = live_step(stored, cells[i], codes[i], tables, max_value)
+        status, place, belief, _ = live_step(
+            stored, gaps_s[i], cells[i], codes[i], tables, max_value
+        )
         if status != OK:
             return status, i, place, before, has_before, after
         after[i] = belief
@@ -234,14 +248,15 @@ def _add_cells(row: Array, numbers: Array, layout: Array, k: int, sign: float, o
 
 
 @jit
-def _predict(belief: Array, numbers: Array, width: int, out: Array) -> None:
+def _predict(belief: Array, gap: int, numbers: Array, width: int, out: Array) -> None:
     """Write the belief before the row to `out` [K]."""
+    first = 2 + gap * width
     for j in range(out.shape[0]):
         out[j] = numbers[j]
         if belief.shape[0] > 0:
             out[j] = 0.0
             for i in range(out.shape[0]):
-                out[j] += belief[i] * numbers[(i + 1) * width + j]
+                out[j] += belief[i] * numbers[(first + i) * width + j]
 
 
 @jit_exact
@@ -261,12 +276,17 @@ def predict_log(belief: Array, log_transition: Array) -> Array:
 
 @jit_exact
 def predict_log_rows(
-    beliefs: Array, known: Array, log_initial: Array, log_transition: Array
+    beliefs: Array, known: Array, gaps: Array, log_initial: Array, log_transition: Array
 ) -> Array:
-    """Apply `predict_log` to N beliefs [N, K]; rows not `known` get the initial distribution."""
+    """Apply `predict_log` to N beliefs [N, K]; rows not `known` get the initial distribution.
+
+    `gaps` [N] are places in log_transition [M, K, K].
+    """
     predicted = np.empty_like(beliefs)
     for i in range(len(beliefs)):
-        predicted[i] = predict_log(beliefs[i], log_transition) if known[i] else log_initial
+        predicted[i] = log_initial
+        if known[i]:
+            predicted[i] = predict_log(beliefs[i], log_transition[gaps[i]])
     return predicted
 
 
@@ -288,7 +308,7 @@ def _cells_log_density(row: Array, numbers: Array, layout: Array, k: int, missin
             density = fma(t, t, density)
         if missing:
             constants = add(constants, residual(x, nothing, load16(numbers, (at + 2 * table + d,))))
-    constant = -total(constants) if missing else numbers[(width + 1) * width + k]
+    constant = -total(constants) if missing else numbers[width + k]
     return float((-1.0 if student else -0.5) * total(density) + constant)
 
 

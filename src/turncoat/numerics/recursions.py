@@ -4,6 +4,8 @@ The scaled forms run whenever every transition is possible. They are safe becaus
 emissions are shifted to a maximum of one, so a normaliser is at least the smallest transition
 probability. The log-domain forms are for models with impossible transitions, where a probability
 that underflowed could not recover.
+
+Row t is reached by transition matrix `gaps[t]`; the first row's is not used.
 """
 
 from __future__ import annotations
@@ -20,36 +22,44 @@ _SMALL = 1e-100
 
 
 @jit
-def _weigh_rows(weights: Array, t: int, matrix: Array, n_states: int, out: Array) -> None:
-    """Write weights[t] @ matrix to `out`, eight columns at a time, in two interleaved sums."""
+def _weigh_rows(weights: Array, t: int, matrices: Array, m: int, n_states: int, out: Array) -> None:
+    """Write weights[t] @ matrices[m] to `out`, eight columns at a time, in two sums."""
     paired = n_states - n_states % 2
     for base in range(0, out.shape[0], 8):
-        even = odd = splat(0.0, load8(matrix, (0, base)))
+        even = odd = splat(0.0, load8(matrices, (m, 0, base)))
         for i in range(0, paired, 2):
-            even = fma(splat(weights[t, i], even), load8(matrix, (i, base)), even)
-            odd = fma(splat(weights[t, i + 1], odd), load8(matrix, (i + 1, base)), odd)
+            even = fma(splat(weights[t, i], even), load8(matrices, (m, i, base)), even)
+            odd = fma(splat(weights[t, i + 1], odd), load8(matrices, (m, i + 1, base)), odd)
         if paired < n_states:
-            even = fma(splat(weights[t, paired], even), load8(matrix, (paired, base)), even)
+            even = fma(splat(weights[t, paired], even), load8(matrices, (m, paired, base)), even)
         store(out, (base,), add(even, odd))
 
 
 @jit
 def forward(
-    tables: KernelTables, emissions: Array, shifts: Array, predicted: Array, filtered: Array
+    tables: KernelTables,
+    gaps: Array,
+    emissions: Array,
+    shifts: Array,
+    predicted: Array,
+    filtered: Array,
 ) -> float:
-    """Write filtered probabilities [T, KP] of one sequence; return its log-likelihood."""
+    """Write filtered probabilities [T, KP] of one sequence; return its log-likelihood.
+
+    The log-likelihood lacks the logarithms of the matrices' scales.
+    """
     width, n_states, transition = tables.initial.shape[0], tables.n_states, tables.transition
-    log_likelihood = 0.0
+    last, log_likelihood = emissions.shape[0] - 1, 0.0
     for base in range(0, width, 8):
         store(predicted, (base,), load8(tables.initial, (base,)))
-    for t in range(emissions.shape[0]):
+    for t in range(last + 1):
         evidence = 0.0
         for base in range(0, width, 8):
             joint = multiply(load8(predicted, (base,)), load8(emissions, (t, base)))
             store(filtered, (t, base), joint)
             evidence += total(joint)
         # Before the division, so that the two overlap.
-        _weigh_rows(filtered, t, transition, n_states, predicted)
+        _weigh_rows(filtered, t, transition, gaps[min(t + 1, last)], n_states, predicted)
         inverse = 1.0 / evidence
         for base in range(0, width, 8):
             scale = splat(inverse, load8(predicted, (base,)))
@@ -61,7 +71,12 @@ def forward(
 
 @jit
 def backward(
-    tables: KernelTables, emissions: Array, ahead: Array, filtered: Array, smoothed: Array
+    tables: KernelTables,
+    gaps: Array,
+    emissions: Array,
+    ahead: Array,
+    filtered: Array,
+    smoothed: Array,
 ) -> None:
     """Write smoothed probabilities [T, KP] from filtered ones. `ahead` [KP] is work space.
 
@@ -75,7 +90,8 @@ def backward(
         for base in range(0, width, 8):
             weighted = multiply(load8(ahead, (base,)), load8(emissions, (t + 1, base)))
             store(emissions, (t + 1, base), weighted)
-        _weigh_rows(emissions, t + 1, tables.transition_back, tables.n_states, ahead)
+        back = tables.transition_back
+        _weigh_rows(emissions, t + 1, back, gaps[t + 1], tables.n_states, ahead)
         evidence, top = 0.0, 0.0
         for base in range(0, width, 8):
             behind = load8(ahead, (base,))
@@ -95,18 +111,32 @@ def backward(
 
 
 @jit
-def add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
-    """Add the outer products of each row of `before` and the next of `after`, eight by eight.
+def add_pairs(gaps: Array, before: Array, after: Array, pair_weights: Array) -> None:
+    """Add the outer products of each row of `before` and the next of `after`, by matrix.
 
-    After `backward`, `pair_weights` [KP, KP] times the transition matrix are expected transitions.
+    After `backward`, `pair_weights` [M, KP, KP] times the matrices are expected transitions.
     """
+    start, last = 0, before.shape[0] - 1
+    while start < last:
+        m, stop = gaps[start + 1], start + 1
+        while stop < last and gaps[stop + 1] == m:
+            stop += 1
+        _add_run(before, after, start, stop, m, pair_weights)
+        start = stop
+
+
+@jit
+def _add_run(
+    before: Array, after: Array, start: int, stop: int, m: int, pair_weights: Array
+) -> None:
+    """Add the pairs of rows start..stop, which share a matrix, eight by eight."""
     for i in range(0, before.shape[1], 8):
         for base in range(0, before.shape[1], 8):
-            a0, a1 = load8(pair_weights, (i, base)), load8(pair_weights, (i + 1, base))
-            a2, a3 = load8(pair_weights, (i + 2, base)), load8(pair_weights, (i + 3, base))
-            a4, a5 = load8(pair_weights, (i + 4, base)), load8(pair_weights, (i + 5, base))
-            a6, a7 = load8(pair_weights, (i + 6, base)), load8(pair_weights, (i + 7, base))
-            for t in range(before.shape[0] - 1):
+            a0, a1 = load8(pair_weights, (m, i, base)), load8(pair_weights, (m, i + 1, base))
+            a2, a3 = load8(pair_weights, (m, i + 2, base)), load8(pair_weights, (m, i + 3, base))
+            a4, a5 = load8(pair_weights, (m, i + 4, base)), load8(pair_weights, (m, i + 5, base))
+            a6, a7 = load8(pair_weights, (m, i + 6, base)), load8(pair_weights, (m, i + 7, base))
+            for t in range(start, stop):
                 x = load8(after, (t + 1, base))
                 a0, a1 = fma(splat(before[t, i], x), x, a0), fma(splat(before[t, i + 1], x), x, a1)
                 a2 = fma(splat(before[t, i + 2], x), x, a2)
@@ -115,14 +145,14 @@ def add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
                 a5 = fma(splat(before[t, i + 5], x), x, a5)
                 a6 = fma(splat(before[t, i + 6], x), x, a6)
                 a7 = fma(splat(before[t, i + 7], x), x, a7)
-            store(pair_weights, (i, base), a0)
-            store(pair_weights, (i + 1, base), a1)
-            store(pair_weights, (i + 2, base), a2)
-            store(pair_weights, (i + 3, base), a3)
-            store(pair_weights, (i + 4, base), a4)
-            store(pair_weights, (i + 5, base), a5)
-            store(pair_weights, (i + 6, base), a6)
-            store(pair_weights, (i + 7, base), a7)
+            store(pair_weights, (m, i, base), a0)
+            store(pair_weights, (m, i + 1, base), a1)
+            store(pair_weights, (m, i + 2, base), a2)
+            store(pair_weights, (m, i + 3, base), a3)
+            store(pair_weights, (m, i + 4, base), a4)
+            store(pair_weights, (m, i + 5, base), a5)
+            store(pair_weights, (m, i + 6, base), a6)
+            store(pair_weights, (m, i + 7, base), a7)
 
 
 @jit
@@ -141,6 +171,7 @@ def _log_sum_exp(values: Array, n: int) -> float:
 @jit
 def log_forward(
     tables: KernelTables,
+    gaps: Array,
     emissions: Array,
     shifts: Array,
     terms: Array,
@@ -157,7 +188,7 @@ def log_forward(
             arriving = tables.log_initial[j]
             if t > 0:
                 for i in range(n_states):
-                    terms[i] = log_joint[t - 1, i] + tables.log_transition[i, j]
+                    terms[i] = log_joint[t - 1, i] + tables.log_transition[gaps[t], i, j]
                 arriving = _log_sum_exp(terms, n_states)
             log_joint[t, j] = arriving + emissions[t, j]
         log_likelihood += shifts[t]
@@ -172,6 +203,7 @@ def log_forward(
 @jit
 def log_backward(
     tables: KernelTables,
+    gaps: Array,
     emissions: Array,
     vectors: Array,
     log_joint: Array,
@@ -189,10 +221,11 @@ def log_backward(
     for j in range(n_states):
         ahead[j] = 0.0
     for t in range(last - 1, -1, -1):
+        m = gaps[t + 1]
         for i in range(n_states):
             for j in range(n_states):
-                terms[j] = log_transition[i, j] + emissions[t + 1, j] + ahead[j]
-                transitions[i, j] += math.exp(log_joint[t, i] + terms[j] - total)
+                terms[j] = log_transition[m, i, j] + emissions[t + 1, j] + ahead[j]
+                transitions[m, i, j] += math.exp(log_joint[t, i] + terms[j] - total)
             behind[i] = _log_sum_exp(terms, n_states)
         for i in range(n_states):
             ahead[i] = behind[i]
@@ -201,7 +234,7 @@ def log_backward(
 
 @jit
 def most_likely_path(
-    tables: KernelTables, emissions: Array, vectors: Array, back: Array, path: Array
+    tables: KernelTables, gaps: Array, emissions: Array, vectors: Array, back: Array, path: Array
 ) -> float:
     """Write the most probable path [T] of one sequence (Viterbi); return its log probability.
 
@@ -214,7 +247,7 @@ def most_likely_path(
         for j in range(n_states):
             top, choice = -math.inf, 0
             for i in range(n_states):
-                value = best[i] + tables.log_transition[i, j]
+                value = best[i] + tables.log_transition[gaps[t], i, j]
                 if value > top:
                     top, choice = value, i
             arriving[j] = top + emissions[t, j]

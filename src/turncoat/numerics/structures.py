@@ -26,6 +26,7 @@ class Observations(NamedTuple):
     flags: Array  # [N, G] uint8, eight yes/no facts per byte
     levels: Array  # [N, L] row of `KernelTables.level_table` of each many-valued category
     anchors: Array  # [N] row of `KernelTables.anchor_table`; empty when nothing is anchored
+    gaps: Array  # [N] int16 matrix of `KernelTables.transition` that leads to the row
     offsets: Array  # [U + 1] first row of each sequence
     complete: bool  # no continuous cell is missing
 
@@ -39,10 +40,11 @@ class KernelTables(NamedTuple):
     """
 
     initial: Array  # [KP] float64
-    transition: Array  # [KP, KP] float64, from row to column
-    transition_back: Array  # [KP, KP] its transpose, for the backward pass
+    transition: Array  # [M, KP, KP] float64, from row to column; M = 1 if gaps do not matter
+    transition_back: Array  # [M, KP, KP] the transposes, for the backward pass
     log_initial: Array  # [KP] float64
-    log_transition: Array  # [KP, KP] float64
+    log_transition: Array  # [M, KP, KP] float64
+    log_scales: Array  # [M] log of the factor that each of `transition` lacks
     constant: Array  # [KP] float64
     shift: Array  # [D] subtracted from every value before rounding to the working precision
     scale: Array  # [K, DP] working precision
@@ -92,7 +94,7 @@ class Scratch(NamedTuple):
     rows: Array  # [K, block_rows] int64
     n_rows: Array  # [K] int64, used entries of `rows`
     pattern_counts: Array  # [256 G, KP] float64
-    pair_weights: Array  # [KP, KP] float64
+    pair_weights: Array  # [M, KP, KP] float64, for passes that do not collect
     vectors: Array  # [4, KP] float64
 
 
@@ -103,7 +105,7 @@ class KernelSums(NamedTuple):
     """
 
     initial: Array  # [P, KP]
-    transitions: Array  # [P, KP, KP]
+    transitions: Array  # [P, M, KP, KP]
     occupancy: Array  # [P, KP]
     first: Array  # [P, K, DP] sum of posterior * (x - shift)
     second: Array  # [P, K, DP] sum of posterior * (x - shift)^2
@@ -126,7 +128,7 @@ def zero_sums(tables: KernelTables, n_parts: int) -> KernelSums:
     width = tables.initial.shape[0]
     return KernelSums(
         initial=np.zeros((n_parts, width)),
-        transitions=np.zeros((n_parts, width, width)),
+        transitions=np.zeros((n_parts, *tables.transition.shape)),
         occupancy=np.zeros((n_parts, width)),
         first=np.zeros((n_parts, *tables.scale.shape)),
         second=np.zeros((n_parts, *tables.scale.shape)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,34 @@ def test_step_equals_filter(model: NeuralVariationalHMM, settings: dict[str, Any
         for row in range(start, end):
             belief = warmed.step(belief, PANEL.continuous[row], PANEL.categorical[row])
             np.testing.assert_allclose(belief, probs[row], atol=1e-5)
+
+
+@pytest.mark.parametrize("dropout_draws", [0, 4])
+def test_transitions_in_continuous_time(model: NeuralVariationalHMM, dropout_draws: int) -> None:
+    """The chain over latents has the gaps of the panel, in batch, live and after a round trip."""
+    rng = np.random.default_rng(0)
+    timed = replace(PANEL, times=np.cumsum(np.exp(rng.normal(9.0, 2.0, PANEL.n_rows))))
+    settings = {"transitions": "continuous", "precision": "float64", **FIT}
+    fitted = NeuralVariationalHMM(3, encoder=model.encoder_, **settings)
+    with pytest.raises(DataError, match="the panel has no times"):
+        NeuralVariationalHMM(3, transitions="continuous").fit(replace(PANEL, times=None))
+    fitted.fit(timed)
+    assert not fitted.fit_report_.decreases
+    assert (np.diag(fitted.params_.generator) < 0).all()
+    options = {"dropout_draws": dropout_draws, "precision": "float64"}
+    scorer = NeuralVariationalHMM.from_params(fitted.params_, encoder=model.encoder_, **options)
+    probs, gaps = scorer.filter(timed).probs, timed.gaps_s
+    np.testing.assert_array_equal(scorer.to_latent_hmm().filter(scorer.embed(timed)).probs, probs)
+    n_rows = int(timed.offsets[5])
+    rows = timed.continuous[:n_rows], timed.categorical[:n_rows]
+    previous = np.arange(n_rows) - 1
+    previous[timed.offsets[:5]] = -1
+    new = np.zeros((n_rows, 3)), np.zeros(n_rows, bool)
+    after = scorer.step_batch(*new, *rows, previous, gaps[:n_rows])[2]
+    np.testing.assert_allclose(after, probs[:n_rows], atol=1e-5)
+    with pytest.raises(DataError, match="seconds since the customer's previous row"):
+        scorer.step(after[0], timed.continuous[1], timed.categorical[1])
+    assert scorer.ahead(after[0], 24.0).sum() == pytest.approx(1.0)
 
 
 def test_emission_terms_add_up(model: NeuralVariationalHMM) -> None:

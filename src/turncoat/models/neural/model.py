@@ -51,7 +51,7 @@ class NeuralVariationalHMM(VariationalHMM):
     Parameters
     ----------
     n_states, emission, n_restarts, max_iter, tol, restart_halving, random_state, precision,
-    n_threads, init, progress, temperature
+    n_threads, init, progress, temperature, transitions
         As in `VariationalHMM`. `n_threads` also applies to torch.
     prior
         `latent_prior()` by default.
@@ -108,6 +108,8 @@ class NeuralVariationalHMM(VariationalHMM):
         if isinstance(anchors, Anchors) and isinstance(panel, Panel):
             anchors.check_codes(panel.n_rows)  # before the long training, not after it
             anchors.log_weights(self.n_states)
+        if self.transitions == "continuous" and isinstance(panel, Panel):
+            _ = panel.gaps_s  # likewise: raises if there are no times
         encoder = FrozenEncoder.from_trained(self.train_encoder(panel))
         super().fit(encoder.embed(panel), anchors)
         return self._set_encoder(encoder)
@@ -150,19 +152,29 @@ class NeuralVariationalHMM(VariationalHMM):
         return self.encoder_.layout.n_continuous, self.encoder_.layout.n_categories
 
     def step(
-        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
+        self,
+        belief: ArrayLike | None,
+        continuous_row: Rows = None,
+        categorical_row: Rows = None,
+        gap_s: float | None = None,
     ) -> Array:
         """Update the belief [K] with the latents of one row."""
         self._get_params()
         latents = self.encoder_.encode_row(continuous_row, categorical_row)
         if not self.dropout_draws:
-            return super().step(belief, latents)
+            return super().step(belief, latents, gap_s=gap_s)
         cells, codes = self.encoder_.check_rows(continuous_row, categorical_row, n_dim=1)
         row = np.hstack([latents, self._variances(cells[None], codes[None])[0]])
-        return self.to_latent_hmm().step(belief, row)
+        return self.to_latent_hmm().step(belief, row, gap_s=gap_s)
 
     def step_batch(
-        self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
+        self,
+        beliefs: Array,
+        known: Array,
+        continuous: Array,
+        categorical: Array,
+        previous: Array,
+        gaps_s: Array | None = None,
     ) -> tuple[Array, Array, Array]:
         """Apply `step` to rows in order, as in `VariationalHMM`."""
         before, has_before, after = beliefs.copy(), known | (previous >= 0), np.empty_like(beliefs)
@@ -170,7 +182,8 @@ class NeuralVariationalHMM(VariationalHMM):
             if earlier >= 0:
                 before[i] = after[earlier]
             belief = before[i] if has_before[i] else None
-            after[i] = self.step(belief, continuous[i], categorical[i])
+            gap_s = None if gaps_s is None else gaps_s[i]
+            after[i] = self.step(belief, continuous[i], categorical[i], gap_s)
         return before, has_before, after
 
     def explain_emission(
@@ -242,7 +255,9 @@ class NeuralVariationalHMM(VariationalHMM):
         model.set_params(encoder=self.encoder_)
         return model
 
-    def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, Any]:
+    def sample(
+        self, lengths: ArrayLike, random_state: int | None = None, times: ArrayLike | None = None
+    ) -> tuple[Panel, Any]:
         """Raise a ConfigError: latents cannot be turned back into rows."""
         remedy = "For panels of latents, use to_latent_hmm().sample(lengths)"
         raise ConfigError(f"an encoder cannot turn latents back into rows. {remedy}")
@@ -253,7 +268,8 @@ class NeuralVariationalHMM(VariationalHMM):
         return self
 
     def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
-        return VariationalBayes(self.prior or latent_prior(), len(columns.means))
+        params_type = self.params_types[self.transitions]
+        return VariationalBayes(self.prior or latent_prior(), len(columns.means), params_type)
 
     def _build_tables(
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None

@@ -55,12 +55,18 @@ class WidenedVariationalHMM(VariationalHMM):
         return observations._replace(anchors=np.arange(panel.n_rows, dtype=np.int32)), silent
 
     def step(
-        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
+        self,
+        belief: ArrayLike | None,
+        continuous_row: Rows = None,
+        categorical_row: Rows = None,
+        gap_s: float | None = None,
     ) -> Array:
         """Update the belief [K] with latents followed by their variances."""
         row = np.atleast_2d(np.asarray(continuous_row, np.float64))
-        super().step(belief, self._split(row)[0][0])  # checks the belief
-        log_belief = self.predict_log_belief(belief) + self.log_emission(row, no_codes(row))[0]
+        super().step(belief, self._split(row)[0][0], gap_s=gap_s)  # checks the belief
+        log_belief = (
+            self.predict_log_belief(belief, gap_s) + self.log_emission(row, no_codes(row))[0]
+        )
         updated = np.exp(log_belief - log_belief.max())
         return np.asarray(updated / updated.sum())
 
