@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from benchmarks.handbook_data import parse_with_data
 from turncoat.data.simulators.handbook import (
-    CUSTOMER_DAYS,
     DAY_SECONDS,
-    TERMINAL_DAYS,
+    PUBLISHED_PROCESS,
     HandbookSize,
     simulate_published_process,
 )
@@ -128,10 +127,12 @@ def measure(rows: pl.DataFrame) -> Run:
 def _fraud(day: NDArray[Any], scenario: NDArray[Any]) -> dict[str, float]:
     """Fraud rates of all days, of the first ones, and once the compromised are stationary."""
     figures: dict[str, float] = {}
+    customer_days = PUBLISHED_PROCESS.customer_window_days
+    terminal_days = PUBLISHED_PROCESS.terminal_window_days
     periods = {
         "all days": day >= 0,
-        f"first {CUSTOMER_DAYS} days": day < CUSTOMER_DAYS,
-        f"from day {TERMINAL_DAYS} on": day >= TERMINAL_DAYS,
+        f"first {customer_days} days": day < customer_days,
+        f"from day {terminal_days} on": day >= terminal_days,
     }
     for period, inside in periods.items():
         figures[f"fraud rate, {period}"] = float(np.mean(scenario[inside] > 0))

@@ -3,13 +3,17 @@
 Each customer lives on a map and pays at the terminals near home, with their own rate and amount.
 Fraud has three scenarios: (1) every amount above 220; (2) every payment at a terminal compromised
 for 28 days; (3) a third of the payments of a customer compromised for 14 days, with five times the
-amount. A later scenario overwrites an earlier one.
+amount. A later scenario overwrites an earlier one. `FraudProcess` changes these numbers.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Real
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
@@ -18,7 +22,7 @@ from scipy.spatial import cKDTree
 from scipy.special import ndtri
 
 from turncoat.arrays import Array
-from turncoat.errors import check_count
+from turncoat.errors import ConfigError, check_count
 
 START = np.datetime64("2018-04-01", "ms")
 DAY_SECONDS = 86_400
@@ -33,11 +37,74 @@ MAX_PAYMENTS_PER_DAY = 4.0
 TIME_OF_DAY = NormalDist(DAY_SECONDS / 2, 20_000)  # seconds; kept from 1 to the end of the day
 EARLIEST, LATEST = TIME_OF_DAY.cdf(1), TIME_OF_DAY.cdf(DAY_SECONDS)
 
-LARGE_AMOUNT = 220.0
-TERMINALS_PER_DAY, TERMINAL_DAYS = 2, 28
-CUSTOMERS_PER_DAY, CUSTOMER_DAYS = 3, 14
-FRAUD_SHARE_DIVISOR = 3
-FRAUD_FACTOR = 5
+PUBLISHED_CUSTOMER_FRAUD_SHARE = 1 / 3
+
+WindowDistribution = Literal["fixed", "exponential"]
+
+
+def _check_number(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not holds(float(value)):
+        raise ConfigError(f"{name} is {value!r}; it must be {rule}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FraudProcess:
+    """The numbers behind the three fraud scenarios. The defaults are the published process.
+
+    A hazard is the share of all terminals or customers that is compromised per day, 0 to turn the
+    scenario off. The draw includes those already compromised: their windows overlap.
+
+    A window begins at the start of a day and lasts whole days: always `..._window_days` if the
+    distribution is "fixed", and that many on average if it is "exponential" (the exponential
+    distribution in whole days, also called geometric).
+
+    Each payment in a terminal's window is fraud with probability `terminal_fraud_share`. Of the
+    payments in the windows of all customers compromised on the same day, `customer_fraud_share` are
+    the thief's. The published process rounds that number down; any share but the published one
+    rounds it up or down at random, so that the share holds on average. The thief's amounts are
+    multiplied by `amount_factor`, once per window.
+    """
+
+    large_amount: float = 220.0  # larger amounts are fraud; inf turns scenario 1 off
+    terminal_hazard_per_day: float = 2 / PUBLISHED_TERMINALS
+    terminal_window_days: float = 28
+    terminal_fraud_share: float = 1.0
+    customer_hazard_per_day: float = 3 / PUBLISHED_CUSTOMERS
+    customer_window_days: float = 14
+    customer_fraud_share: float = PUBLISHED_CUSTOMER_FRAUD_SHARE
+    amount_factor: float = 5.0
+    window_distribution: WindowDistribution = "fixed"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for the first setting that breaks its rule."""
+        choices = get_args(WindowDistribution)
+        if self.window_distribution not in choices:
+            rule = f"it must be one of {', '.join(choices)}"
+            raise ConfigError(f"window_distribution is {self.window_distribution!r}; {rule}")
+        rule = "a number above 0, or inf to turn scenario 1 off"
+        _check_number("large_amount", self.large_amount, rule, lambda value: value > 0)
+        rule = "a finite number above 0"
+        _check_number("amount_factor", self.amount_factor, rule, lambda value: 0 < value < math.inf)
+        for owner in ("terminal", "customer"):
+            self._check_scenario(owner)
+
+    def _check_scenario(self, owner: str) -> None:
+        hazard, share, days = (
+            f"{owner}_{name}" for name in ("hazard_per_day", "fraud_share", "window_days")
+        )
+        rule = "a number from 0 (no fraud) to 1"
+        _check_number(hazard, getattr(self, hazard), rule, lambda value: 0 <= value <= 1)
+        rule = f"a number above 0 and at most 1. Set {hazard} to 0 to turn this fraud off"
+        _check_number(share, getattr(self, share), rule, lambda value: 0 < value <= 1)
+        if self.window_distribution == "fixed":
+            rule = "a whole number of at least 1, or window_distribution must be 'exponential'"
+            _check_number(days, getattr(self, days), rule, lambda v: v >= 1 and v.is_integer())
+        else:
+            rule = "a finite number of at least 1"
+            _check_number(days, getattr(self, days), rule, lambda value: 1 <= value < math.inf)
+
+
+PUBLISHED_PROCESS = FraudProcess()
 
 
 class HandbookSize(NamedTuple):
@@ -55,18 +122,21 @@ def simulate_handbook(
     n_days: int = PUBLISHED_DAYS,
     n_customers: int | None = None,
     n_terminals: int | None = None,
+    process: FraudProcess = PUBLISHED_PROCESS,
 ) -> dict[str, pl.DataFrame]:
     """Simulate exactly `n_rows` payments; returns the tables `transactions` and `truth`.
 
     The defaults keep the published payments per customer and day, and two terminals per customer.
     The map grows with the customers, so that each has equally many terminals nearby. A customer
-    without a terminal in reach pays at the nearest one. The published shares of terminals and
-    customers are compromised per day. Customers' rates only decide how the payments are shared out:
-    at the published size this is the published process, conditional on its number of rows.
+    without a terminal in reach pays at the nearest one. Customers' rates only decide how the
+    payments are shared out: at the published size this is the published process, conditional on its
+    number of rows. `process` changes the fraud. Equal seeds and sizes have the same payments before
+    fraud under any process.
 
     `transactions` has the published columns except the scenario, oldest first. `truth` has the
     scenario (0 is genuine) and the first and last day of the compromise of the row's terminal and
-    customer, null where there is none.
+    customer, null where there is none. Overlapping windows are one compromise, and windows end with
+    the simulated days.
     """
     check_count("n_rows", n_rows, 1)
     check_count("n_days", n_days, 1)
@@ -75,17 +145,22 @@ def simulate_handbook(
         n_customers = max(1, round(per_day * PUBLISHED_DAYS / PUBLISHED_ROWS))
     if n_terminals is None:
         n_terminals = max(1, round(n_customers * PUBLISHED_TERMINALS / PUBLISHED_CUSTOMERS))
-    return _simulate(HandbookSize(n_customers, n_terminals, n_days), n_rows, seed)
+    return _simulate(HandbookSize(n_customers, n_terminals, n_days), n_rows, seed, process)
 
 
 def simulate_published_process(
-    seed: int, size: HandbookSize | None = None
+    seed: int, size: HandbookSize | None = None, process: FraudProcess = PUBLISHED_PROCESS
 ) -> dict[str, pl.DataFrame]:
-    """Simulate the published process with a random number of rows, by default at full size."""
-    return _simulate(size or HandbookSize(), None, seed)
+    """Simulate the published process with a random number of rows, by default at full size.
+
+    `process` changes the fraud alone. The tables are those of `simulate_handbook`.
+    """
+    return _simulate(size or HandbookSize(), None, seed, process)
 
 
-def _simulate(size: HandbookSize, n_rows: int | None, seed: int) -> dict[str, pl.DataFrame]:
+def _simulate(
+    size: HandbookSize, n_rows: int | None, seed: int, process: FraudProcess
+) -> dict[str, pl.DataFrame]:
     check_count("seed", seed, 0)
     for name, value in size._asdict().items():
         check_count(name, value, 1)
@@ -104,16 +179,21 @@ def _simulate(size: HandbookSize, n_rows: int | None, seed: int) -> dict[str, pl
     terminal = _draw_terminals(rng, size, customer)
     amount = _draw_amounts(rng, size, customer)
 
-    scenario = np.where(amount > LARGE_AMOUNT, 1, 0).astype(np.int8)
-    share = TERMINALS_PER_DAY / PUBLISHED_TERMINALS
-    draws = _draw_compromised(rng, size.n_terminals, n_days, share)
-    terminal_windows = _mark_windows(draws, size.n_terminals, n_days, TERMINAL_DAYS)
-    scenario[terminal_windows[terminal, day]] = 2
-    share = CUSTOMERS_PER_DAY / PUBLISHED_CUSTOMERS
-    draws = _draw_compromised(rng, size.n_customers, n_days, share)
-    customer_windows = _mark_windows(draws, size.n_customers, n_days, CUSTOMER_DAYS)
-    for rows in _draw_stolen_rows(rng, draws, customer, day, n_days):
-        amount[rows] *= FRAUD_FACTOR
+    scenario = np.where(amount > process.large_amount, 1, 0).astype(np.int8)
+    # Own streams for draws that the published process lacks: its own draws stay the same.
+    window_rng, share_rng = rng.spawn(2)
+    drawn = _draw_compromised(rng, size.n_terminals, n_days, process.terminal_hazard_per_day)
+    mean_days, distribution = process.terminal_window_days, process.window_distribution
+    lengths = _draw_lengths(window_rng, drawn, mean_days, distribution, n_days)
+    terminal_windows = _mark_windows(drawn, lengths, size.n_terminals, n_days)
+    exposed = np.flatnonzero(terminal_windows[terminal, day])
+    scenario[exposed[share_rng.random(exposed.size) < process.terminal_fraud_share]] = 2
+    drawn = _draw_compromised(rng, size.n_customers, n_days, process.customer_hazard_per_day)
+    lengths = _draw_lengths(window_rng, drawn, process.customer_window_days, distribution, n_days)
+    customer_windows = _mark_windows(drawn, lengths, size.n_customers, n_days)
+    for exposed in _iterate_exposed_rows(drawn, lengths, customer, day, n_days):
+        rows = _draw_stolen_rows(rng, share_rng, exposed, process.customer_fraud_share)
+        amount[rows] *= process.amount_factor
         scenario[rows] = 3
 
     ids = pl.Series("TRANSACTION_ID", np.arange(customer.size))
@@ -177,27 +257,47 @@ def _draw_compromised(rng: Generator, n: int, n_days: int, share: float) -> list
     return [rng.choice(n, count, replace=False) for count in counts]
 
 
-def _mark_windows(draws: list[Array], n: int, n_days: int, length: int) -> Array:
-    """Whether each of n is compromised on each day [n, n_days]: for `length` days from its draw."""
-    compromised = np.zeros((n, n_days), bool)
-    for day, drawn in enumerate(draws):
-        compromised[drawn, day : day + length] = True
+def _draw_lengths(
+    rng: Generator,
+    drawn: list[Array],
+    mean_days: float,
+    distribution: WindowDistribution,
+    n_days: int,
+) -> list[Array]:
+    """Length in days of the window of each terminal or customer drawn, at most `n_days`."""
+    if distribution == "fixed":
+        return [np.full(ids.size, int(min(mean_days, n_days))) for ids in drawn]
+    return [np.minimum(rng.geometric(1 / mean_days, ids.size), n_days) for ids in drawn]
+
+
+def _mark_windows(drawn: list[Array], lengths: list[Array], n: int, n_days: int) -> Array:
+    """Whether each of n is compromised on each day [n, n_days]."""
+    compromised, days = np.zeros((n, n_days), bool), np.arange(n_days)
+    for today, (ids, length) in enumerate(zip(drawn, lengths, strict=True)):
+        compromised[ids] |= (today <= days) & (days < today + length[:, None])
     return compromised
 
 
-def _draw_stolen_rows(
-    rng: Generator, draws: list[Array], customer: Array, day: Array, n_days: int
-) -> list[Array]:
-    """Rows turned to fraud by each day's draw: a third of its customers' payments in the window."""
+def _iterate_exposed_rows(
+    drawn: list[Array], lengths: list[Array], customer: Array, day: Array, n_days: int
+) -> Iterator[Array]:
+    """Yield, for each day, the rows in the windows of the customers drawn on it."""
     rows = np.argsort(customer, kind="stable")
     keys = customer[rows] * n_days + day[rows]
-    stolen = []
-    for today, drawn in enumerate(draws):
-        first = np.searchsorted(keys, drawn * n_days + today)
-        last = np.searchsorted(keys, drawn * n_days + min(today + CUSTOMER_DAYS, n_days))
+    for today, (ids, length) in enumerate(zip(drawn, lengths, strict=True)):
+        first = np.searchsorted(keys, ids * n_days + today)
+        last = np.searchsorted(keys, ids * n_days + np.minimum(today + length, n_days))
         windows = [rows[a:b] for a, b in zip(first, last, strict=True)]
-        exposed = np.concatenate(windows or [rows[:0]])
-        stolen.append(rng.choice(exposed, exposed.size // FRAUD_SHARE_DIVISOR, replace=False))
+        yield np.concatenate(windows or [rows[:0]])
+
+
+def _draw_stolen_rows(
+    rng: Generator, rounding_rng: Generator, exposed: Array, share: float
+) -> Array:
+    """The share of the exposed rows that is the thief's, drawn at random."""
+    rounding = 0.0 if share == PUBLISHED_CUSTOMER_FRAUD_SHARE else rounding_rng.random()
+    n_stolen = math.floor(exposed.size * share + rounding)
+    stolen: Array = rng.choice(exposed, n_stolen, replace=False)
     return stolen
 
 
