@@ -191,5 +191,5 @@ def unscaled_features(features: Features, transactions: Transactions) -> dict[st
     """Every continuous fact before it is put on the common scale."""
     from turncoat.features.batch import count_missing, engineer_features
 
-    facts, _ = engineer_features(features.plan_, transactions, count_missing(transactions))
+    facts, *_ = engineer_features(features.plan_, transactions, count_missing(transactions))
     return dict(zip(features.plan_.engineered_continuous, facts, strict=True))

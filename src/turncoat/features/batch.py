@@ -11,11 +11,12 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
-from turncoat.features import counterparties, history
+from turncoat.features import chains, counterparties, history
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import fill_columns
 from turncoat.features.vocabulary import hash_category
 from turncoat.numerics.engine import available_threads
+from turncoat.numerics.intruder import replay_intruder
 
 T = TypeVar("T")
 
@@ -70,10 +71,19 @@ def fill_raw(
     return sum(map_column_groups(plan.schema, fill), np.zeros(transactions.n_rows, np.int32))
 
 
+def compute_causes(plan: FeaturePlan, transactions: Transactions) -> Array:
+    """Outputs of the plan's chains [N, 8], without the features."""
+    causes = engineer_features(plan, transactions, count_missing(transactions))[2]
+    return np.ascontiguousarray(causes.T)
+
+
 def engineer_features(
     plan: FeaturePlan, transactions: Transactions, n_missing: Array
-) -> tuple[Array, Array]:
-    """Unscaled continuous [F, N] and categorical [C, N] features, from empty states."""
+) -> tuple[Array, Array, Array]:
+    """Unscaled continuous [F, N] and categorical [C, N] features and causes, from empty states.
+
+    Causes are [8, N] with the columns `chains.CAUSES`, all 0 for a side without a chain.
+    """
     schema, rows, times = transactions.schema, transactions.file_rows, transactions.times
     amounts = np.full(transactions.n_rows, np.nan)
     if schema.amount is not None:
@@ -89,6 +99,10 @@ def engineer_features(
     payments = history.Payments(times, amounts, n_missing, hashes)
     history.replay_customers(transactions.offsets, payments, *own)
     history.compute_all_time_features(payments, *time)
+    causes = np.zeros((len(chains.CAUSES), transactions.n_rows))
+    if plan.chains is not None and plan.chains.intruder is not None:
+        customers = transactions.offsets, times, amounts
+        replay_intruder(*customers, plan.chains.intruder.tables, causes[: chains.N_OWN])
     if plan.has_counterparty:
         who = transactions.categories[str(schema.counterparty)].codes[rows]
         labels = transactions.labels
@@ -99,5 +113,7 @@ def engineer_features(
         order = np.lexsort((rank, times, who))
         tracked = np.ascontiguousarray(hashes[:, plan.counterparty_tracked])
         payments, rules = payments._replace(tracked=tracked), plan.risk_rules
-        counterparties.replay_counterparties(order, who, payments, labels, rules, counterparty)
-    return values, codes
+        output = *counterparty, causes[chains.N_OWN :]
+        explained = causes[chains.INTRUDER]
+        counterparties.replay_counterparties(order, who, payments, labels, explained, rules, output)
+    return values, codes, causes

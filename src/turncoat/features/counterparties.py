@@ -4,7 +4,8 @@ A label counts once its transaction's day ended `delay` seconds ago. A transacti
 counts as genuine `maturity` seconds later. Until then a day's counts stay in a ring of daily cells,
 so that a label that arrives in time has the effect that it would have had from the start. After
 that they join totals that decay over a day, a week and a month, and the run: the frauds known since
-the last known genuine transaction.
+the last known genuine transaction. Where the features have a chain of compromises, the same labels
+are its evidence (`chains`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.features import history
+from turncoat.features import chains, history
 from turncoat.features.history import DAY, SEEN_WORDS, Payment, Payments, advance
+from turncoat.numerics.compromise import CompromiseTables
 from turncoat.numerics.jit import jit_exact
 
-State: TypeAlias = tuple[Array, Array, Array]  # numbers, seen and risk
-Features: TypeAlias = tuple[Array, Array]  # values and codes
+State: TypeAlias = tuple[Array, Array, Array, Array]  # numbers, seen, risk and compromise
+Features: TypeAlias = tuple[Array, Array, Array]  # values, codes and causes
 RISK_WINDOWS = ("day", "week", "month")
 CONTINUOUS = (
     *(f"counterparty_{name}" for name in history.CONTINUOUS),
@@ -57,6 +59,8 @@ class RiskRules(NamedTuple):
     maturity_s: float  # from then until a transaction without a label counts as genuine
     base_rate: float  # the overall fraud rate; 0 if unknown
     size: int  # numbers in a risk
+    compromise_size: int  # numbers in a record of the chain; 0 without one
+    chain: CompromiseTables
 
 
 def risk_size(delay_s: float, maturity_s: float) -> int:
@@ -87,16 +91,21 @@ def _add_day(totals: Array, day: float, known: float, frauds: float) -> None:
 
 
 @jit_exact
-def _mature_days(risk: Array, newest: float) -> None:
+def _mature_days(risk: Array, compromise: Array, chain: CompromiseTables, newest: float) -> None:
     """Move the days up to `newest` into the totals; what still has no label counts as genuine."""
     n_days = (len(risk) - _RING) // _CELL_SIZE
     first = risk[_MATURE_DAY] + 1.0
     n_new = newest - first + 1.0
     for i in range(int(min(n_new, n_days))):  # days after these have nothing pending
         cell = _find_cell(risk, first + i)
-        known = risk[cell + _CELL_KNOWN] + risk[cell + _CELL_WAITING]
+        waiting = risk[cell + _CELL_WAITING]
+        known = risk[cell + _CELL_KNOWN] + waiting
         _add_day(risk, first + i, known, risk[cell + _CELL_FRAUDS])
         risk[cell : cell + _CELL_SIZE] = 0.0
+        if len(compromise) > 0:
+            chains.mature_day(compromise, chain, first + i, waiting)
+    if len(compromise) > 0:
+        chains.pass_empty_days(compromise, chain, n_new - n_days)
     for w in range(_N_RISKS):
         factor = math.exp(-max(n_new - n_days, 0.0) / _DECAY_DAYS[w])
         risk[_KNOWN + w] *= factor
@@ -117,14 +126,29 @@ def _extend_run(risk: Array, day: float, known: float, frauds: float) -> None:
 
 
 @jit_exact
-def report_label(risk: Array, time: float, label: int, earlier: int) -> None:
+def report_label(
+    risk: Array,
+    compromise: Array,
+    rules: RiskRules,
+    time: float,
+    label: int,
+    earlier: int,
+    explained: float,
+) -> None:
     """Count the label, 0 or 1, of a transaction at `time` that counted as `earlier` so far.
 
     On a day that has not matured, the label has the effect that it would have had from the start.
-    Later, the transaction has counted as genuine, and a fraud is added to the decayed totals.
+    Later, the transaction has counted as genuine, and a fraud is added to the decayed totals. The
+    chain remembers days for longer. `explained` is the probability that the customer's side makes
+    the transaction fraud.
     """
     day = math.floor(time / DAY)
     frauds = 1.0 if label == 1 else 0.0
+    if len(compromise) > 0:
+        counted = 0 if earlier == UNKNOWN and day <= risk[_MATURE_DAY] else earlier
+        news = chains.weigh_label(rules.chain, label, explained)
+        news -= chains.weigh_label(rules.chain, counted, explained)
+        chains.add_label(compromise, rules.chain, risk[_MATURE_DAY], day, news)
     if day > risk[_MATURE_DAY]:
         cell = _find_cell(risk, day)
         if earlier == UNKNOWN:
@@ -144,24 +168,44 @@ def report_label(risk: Array, time: float, label: int, earlier: int) -> None:
 
 @jit_exact
 def advance_counterparty(
-    state: State, payment: Payment, tracked: Array, rules: RiskRules, label: int, row: Features
+    state: State,
+    payment: Payment,
+    tracked: Array,
+    rules: RiskRules,
+    label: int,
+    explained: float,
+    row: Features,
 ) -> None:
     """Compute a transaction's counterparty features, then add it to the counterparty's state.
 
-    Writes the `row`: values [28] and codes [1 + 2 tracked]. The label is 0, 1, UNKNOWN or NEVER.
-    It does not affect the row's own features.
+    Writes the `row`: values [28], codes [1 + 2 tracked] and causes [4]. The label is 0, 1, UNKNOWN
+    or NEVER; `explained` is the probability that the customer's side makes it 1. Neither affects
+    the row's own features.
     """
-    (numbers, seen, risk), (values, codes) = state, row
-    delay, maturity, base_rate, _ = rules
+    (numbers, seen, risk, compromise), (values, codes, causes) = state, row
+    delay, maturity, base_rate, _, _, chain = rules
+    has_chain = len(compromise) > 0
     if numbers[_N] == 0.0:
         risk[_MATURE_DAY] = _newest_ended(payment.time, delay + maturity)
         risk[_GENUINE_DAY:_RUN_FRAUDS] = math.nan
+        if has_chain:
+            chains.start_compromise(compromise, chain, risk[_MATURE_DAY])
     advance(numbers, seen, payment, tracked, values[:_N_HISTORY], codes)
     now = numbers[_LAST]  # a late row counts as now
-    _mature_days(risk, _newest_ended(now, delay + maturity))
+    today, newest_known = math.floor(now / DAY), _newest_ended(now, delay)
+    _mature_days(risk, compromise, chain, _newest_ended(now, delay + maturity))
     values[_N_HISTORY:] = np.nan
+    causes[:] = 0.0
+    if has_chain:
+        chains.forget_days(compromise, chain, today)
+        days = risk[_MATURE_DAY], newest_known, today
+        causes[1] = chains.predict_compromised(compromise, chain, days[0], days[1], days[2])
+        causes[0] = causes[1] * chain.share
+        chains.add_label(
+            compromise, chain, days[0], today, chains.weigh_label(chain, label, explained)
+        )
     if base_rate > 0.0:
-        n_known_days = int(_newest_ended(now, delay) - risk[_MATURE_DAY])
+        n_known_days = int(newest_known - risk[_MATURE_DAY])
         totals = risk[:_RING].copy() if n_known_days > 0 else risk[:_RING]
         for i in range(n_known_days):
             day = risk[_MATURE_DAY] + 1.0 + i
@@ -173,38 +217,49 @@ def advance_counterparty(
             values[_N_HISTORY + w] = math.log(share / (1.0 - share))
             values[_N_HISTORY + _N_RISKS + w] = math.log1p(known)
         for i, day in enumerate(totals[_GENUINE_DAY:_RUN_FRAUDS]):
-            values[_N_HISTORY + 2 * _N_RISKS + i] = math.log1p(math.floor(now / DAY) - day)
+            values[_N_HISTORY + 2 * _N_RISKS + i] = math.log1p(today - day)
         values[N_CONTINUOUS - 1] = math.log1p(totals[_RUN_FRAUDS])
+        causes[2], causes[3] = totals[_RUN_FRAUDS], today - totals[_RUN_DAY]
     if label != NEVER:
-        cell = _find_cell(risk, math.floor(now / DAY))
+        cell = _find_cell(risk, today)
         risk[cell + (_CELL_WAITING if label == UNKNOWN else _CELL_KNOWN)] += 1.0
         risk[cell + _CELL_FRAUDS] += 1.0 if label == 1 else 0.0
 
 
 @jit_exact
 def replay_counterparties(
-    order: Array, who: Array, payments: Payments, labels: Array, rules: RiskRules, output: Features
+    order: Array,
+    who: Array,
+    payments: Payments,
+    labels: Array,
+    explained: Array,
+    rules: RiskRules,
+    output: Features,
 ) -> None:
     """`advance_counterparty` over transactions in `order`: by counterparty, then by time.
 
-    Writes values [28, N] and codes [1 + 2 tracked, N]. Labels [N] are passed with their rows, which
-    has no effect before they count. A row without a counterparty (-1) has no features.
+    Writes values [28, N], codes [1 + 2 tracked, N] and causes [4, N]. Labels [N] are passed with
+    their rows, which has no effect before they count. A row without a counterparty (-1) has no
+    features.
     """
-    (times, amounts, n_missing, tracked), (values, codes) = payments, output
+    (times, amounts, n_missing, tracked), (values, codes, causes) = payments, output
     numbers, risk = np.zeros(_N_NUMBERS), np.zeros(rules.size)
+    compromise = np.zeros(rules.compromise_size)
     seen = np.zeros(SEEN_WORDS * tracked.shape[1], np.uint32)
-    row = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
+    row = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8), np.empty(len(causes))
     last = -1
     for i in order:
         if who[i] < 0:
             values[:, i] = np.nan
             codes[:, i] = -1
+            causes[:, i] = 0.0
             continue
         if who[i] != last:
             numbers[:] = 0.0
             seen[:] = 0
             risk[:] = 0.0
             last = who[i]
-        state, payment = (numbers, seen, risk), Payment(times[i], amounts[i], float(n_missing[i]))
-        advance_counterparty(state, payment, tracked[i], rules, labels[i], row)
-        values[:, i], codes[:, i] = row
+        state = numbers, seen, risk, compromise
+        payment = Payment(times[i], amounts[i], float(n_missing[i]))
+        advance_counterparty(state, payment, tracked[i], rules, labels[i], explained[i], row)
+        values[:, i], codes[:, i], causes[:, i] = row

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
@@ -20,6 +20,7 @@ from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
+from turncoat.features.chains import CAUSES, Chains, pack_chains, unpack_chains
 from turncoat.features.counterparties import NEVER, UNKNOWN
 from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
@@ -31,7 +32,7 @@ from turncoat.storage import BundleFormat, refuse_unreadable
 FEATURE_KINDS = ("processed", "engineered")
 MISSING_FLAGS = ("distinct", "all", "none")
 _SAMPLE_ROWS = 200_000  # evenly spaced fit rows for scales and missing patterns
-_FORMAT = BundleFormat("features", version=4)
+_FORMAT = BundleFormat("features", version=5)
 
 
 class FeatureRow(NamedTuple):
@@ -39,6 +40,15 @@ class FeatureRow(NamedTuple):
 
     continuous: Array  # [D] float32
     categorical: Array  # [J]
+
+
+class FeatureSteps(NamedTuple):
+    """N live transactions."""
+
+    states: Sequence[FeatureState]  # after each
+    continuous: Array  # [N, D]
+    categorical: Array  # [N, J]
+    causes: Array  # [N, 8] `chains.CAUSES`; 0 without chains
 
 
 class Features(BaseEstimator):  # type: ignore[misc]
@@ -171,6 +181,14 @@ class Features(BaseEstimator):  # type: ignore[misc]
         customer, counterparty = (kind.itemsize for kind in self.plan.record_types.values())
         return customer, counterparty if self.plan.has_counterparty else 0
 
+    def add_chains(self, chains: Chains | None) -> Features:
+        """Fitted features like these, with two-sided chains or, for None, without."""
+        if chains is not None and not self.plan.engineered:
+            raise ConfigError("chains need the features `engineered`, which keep a history")
+        other: Features = clone(self)
+        other.plan_ = replace(self.plan, chains=chains)
+        return other
+
     def transform(self, transactions: Transactions, rows: ArrayLike | None = None) -> Panel:
         """A panel of the transactions, or only of `rows` with the others as their history."""
         plan = self.plan
@@ -193,10 +211,13 @@ class Features(BaseEstimator):  # type: ignore[misc]
             categorical[:, j] = codes[part.file_rows]
         for j, flag in zip(*plan.flagged_categorical, strict=True):
             categorical[:, flag] = categorical[:, j] < 0
+        causes = None
         if plan.engineered:
-            values, codes = batch.engineer_features(plan, transactions, n_missing)
+            values, codes, every = batch.engineer_features(plan, transactions, n_missing)
             fill_columns(values, targets, plan.layouts[1], panel, n_missing)
             categorical[:, plan.first_engineered :] = codes[:, chosen].T
+            if plan.chains is not None:
+                causes = np.ascontiguousarray(every[:, chosen].T)
         if plan.include is not None:
             categorical = categorical[:, plan.kept_categorical]
         return Panel.from_arrays(
@@ -208,6 +229,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             times=part.times,
             ids=part.ids,
             n_categories=plan.n_categories,
+            causes=causes,
         )
 
     def step(
@@ -225,8 +247,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         """
         parsed = row if isinstance(row, TransactionRow) else parse_row(self.plan.schema, row)
         one = [state or FeatureState()], [parsed], [UNKNOWN if label_follows else NEVER]
-        states, continuous, categorical = self.step_batch(*one)
-        return states[0], FeatureRow(continuous[0], categorical[0])
+        steps = self.step_batch(*one)
+        return steps.states[0], FeatureRow(steps.continuous[0], steps.categorical[0])
 
     def step_batch(
         self,
@@ -234,8 +256,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         rows: Sequence[TransactionRow],
         labels: Sequence[int],
         previous: Array | None = None,
-    ) -> tuple[Sequence[FeatureState], Array, Array]:
-        """`step` for N transactions in order: the states after each, features [N, D] and [N, J].
+    ) -> FeatureSteps:
+        """`step` for N transactions in order.
 
         Labels are 0, 1, UNKNOWN or NEVER; they affect later rows only.
         `previous` [N, 2] gives the earlier row of the same customer and of the same counterparty,
@@ -258,21 +280,28 @@ class Features(BaseEstimator):  # type: ignore[misc]
             previous=np.full((n, 2), -1) if previous is None else previous,
         )
         records = live.unpack_states(plan, states if plan.engineered else [FeatureState()] * n)
-        live.advance_rows(live_rows, records, plan.live_layout, (continuous, categorical))
+        causes = np.zeros((n, len(CAUSES)))
+        live.advance_rows(live_rows, records, plan.live_layout, (continuous, categorical, causes))
         after = states
         if plan.engineered:
             after = live.pack_states(plan, records, states, has_counterparty)
         if plan.include is not None:
             categorical = np.ascontiguousarray(categorical[:, plan.kept_categorical])
-        return after, continuous, categorical
+        return FeatureSteps(after, continuous, categorical, causes)
 
     def report_label(
-        self, state: FeatureState, time: float, label: int, earlier: int = UNKNOWN
+        self,
+        state: FeatureState,
+        time: float,
+        label: int,
+        earlier: int = UNKNOWN,
+        explained: float = 0.0,
     ) -> FeatureState:
         """The state after the label, 0 or 1, of the counterparty's transaction at `time` is known.
 
         `time` is in seconds; for a transaction that came late, the latest time in the state then.
         `earlier` is the label that it had so far: UNKNOWN, NEVER, or 0 for a correction.
+        `explained` is the cause `intruder` of the transaction when it was scored.
         """
         plan = self.plan
         if not plan.has_counterparty or state.counterparty is None:
@@ -286,7 +315,9 @@ class Features(BaseEstimator):  # type: ignore[misc]
             problem = f"this counterparty's latest transaction was at {last}"
             remedy = "Give the time of the transaction"
             raise DataError(f"a label was reported at {time!r} seconds, but {problem}. {remedy}")
-        counterparties.report_label(records.counterparty_risk[0], time, label, earlier)
+        risk, compromise = records.counterparty_risk[0], records.counterparty_compromise[0]
+        about = plan.risk_rules, time, label, earlier, float(explained)
+        counterparties.report_label(risk, compromise, *about)
         packed = live.pack_states(plan, records, [state], [True])[0]
         return FeatureState(state.customer, packed.counterparty)
 
@@ -308,6 +339,8 @@ def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]
     include = None if features.include is None else list(features.include)
     fitted = {field.name: getattr(plan, field.name) for field in fields(plan)}
     arrays = fitted.pop("scales")._asdict()
+    chains, own = pack_chains(fitted.pop("chains"))
+    fitted["chains"], arrays = chains, arrays | own
     content = msgspec.to_builtins(fitted | {"schema": plan.schema.to_dict()})
     return {"settings": {**settings, "include": include}, **content}, arrays
 
@@ -325,6 +358,7 @@ def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: s
         flagged=msgspec.convert(content["flagged"], tuple[str, ...]),
         include=None if include is None else msgspec.convert(include, tuple[str, ...]),
         vocabularies=msgspec.convert(content["vocabularies"], tuple[Vocabulary, ...]),
+        chains=unpack_chains(content["chains"], arrays),
     )
     features.plan_.check()
     return features

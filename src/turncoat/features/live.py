@@ -11,13 +11,17 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.errors import StateError
 from turncoat.features import history
+from turncoat.features.chains import INTRUDER, N_OWN
 from turncoat.features.counterparties import advance_counterparty
 from turncoat.features.history import Payment, advance, compute_time_features
 from turncoat.features.plan import FeaturePlan, LiveLayout
 from turncoat.features.scaling import fill_row, flag_categories
+from turncoat.numerics.intruder import advance_intruder
 from turncoat.numerics.jit import jit_exact
 
 _HEADER_BYTES = 8  # the fingerprint of the features, padded so that the numbers are aligned
+_N_PARTS = 3  # of a customer's record
+_NUMBER_OF_ROWS = history.NUMBERS.index("n")
 _N_OWN, _N_TIME = history.N_CONTINUOUS, len(history.TIME_CONTINUOUS)
 
 
@@ -44,17 +48,19 @@ class FeatureRecords(NamedTuple):
 
     numbers: Array  # [N, 21]
     seen: Array  # [N, words] uint32
+    intruder: Array  # [N, 5], or [N, 0] without the chain
     counterparty_numbers: Array  # [N, 21], or [N, 0] without a counterparty
     counterparty_seen: Array
     counterparty_risk: Array
+    counterparty_compromise: Array
 
 
 @jit_exact
 def advance_rows(
-    rows: LiveRows, records: FeatureRecords, layout: LiveLayout, panel: tuple[Array, Array]
+    rows: LiveRows, records: FeatureRecords, layout: LiveLayout, panel: tuple[Array, Array, Array]
 ) -> None:
-    """Write the features of every row in order, and add each to its records."""
-    continuous, categorical = panel
+    """Write the features and causes of every row in order, and add each to its records."""
+    continuous, categorical, causes = panel
     n_engineered, n_codes = len(layout.engineered.columns), categorical.shape[1]
     values, codes = np.empty(n_engineered), np.empty(n_codes - layout.first_engineered, np.int8)
     n_own_codes = 1 + 2 * rows.hashes.shape[1]
@@ -72,20 +78,27 @@ def advance_rows(
         if customer >= 0:
             records.numbers[i] = records.numbers[customer]
             records.seen[i] = records.seen[customer]
+            records.intruder[i] = records.intruder[customer]
         if counterparty >= 0:
             records.counterparty_numbers[i] = records.counterparty_numbers[counterparty]
             records.counterparty_seen[i] = records.counterparty_seen[counterparty]
             records.counterparty_risk[i] = records.counterparty_risk[counterparty]
+            records.counterparty_compromise[i] = records.counterparty_compromise[counterparty]
         amount = cells[layout.amount_column] if layout.amount_column >= 0 else math.nan
         payment = Payment(time, amount, float(n_missing))
+        if records.intruder.shape[1] > 0:
+            is_first = records.numbers[i, _NUMBER_OF_ROWS] == 0.0
+            chain, own_causes = layout.intruder, causes[i, :N_OWN]
+            advance_intruder(records.intruder[i], is_first, time, amount, chain, own_causes)
         advance(records.numbers[i], records.seen[i], payment, hashes, own, own_codes)
         compute_time_features(time, n_missing, time_values, time_codes)
         if len(other) > 0 and rows.has_counterparty[i]:
             numbers, seen = records.counterparty_numbers[i], records.counterparty_seen[i]
-            state = numbers, seen, records.counterparty_risk[i]
-            tracked = hashes[layout.counterparty_tracked]
-            rules, label, row = layout.risk_rules, rows.labels[i], (other, other_codes)
-            advance_counterparty(state, payment, tracked, rules, label, row)
+            state = numbers, seen, records.counterparty_risk[i], records.counterparty_compromise[i]
+            tracked, rules = hashes[layout.counterparty_tracked], layout.risk_rules
+            label, explained = rows.labels[i], causes[i, INTRUDER]
+            row = other, other_codes, causes[i, N_OWN:]
+            advance_counterparty(state, payment, tracked, rules, label, explained, row)
         else:
             other[:] = np.nan
             other_codes[:] = -1
@@ -95,22 +108,23 @@ def advance_rows(
 
 def unpack_states(plan: FeaturePlan, states: Sequence[FeatureState]) -> FeatureRecords:
     """The records of N states as writable arrays, zeros for new customers and counterparties."""
-    numbers, seen = _join_records(plan, "customer", [state.customer for state in states])
-    if not plan.has_counterparty:
+    parts = _join_records(plan, "customer", [state.customer for state in states])
+    if plan.has_counterparty:
+        parts += _join_records(plan, "counterparty", [state.counterparty for state in states])
+    else:
         empty = np.empty((len(states), 0))
-        return FeatureRecords(numbers, seen, empty, empty.astype(np.uint32), empty)
-    others = [state.counterparty for state in states]
-    return FeatureRecords(numbers, seen, *_join_records(plan, "counterparty", others))
+        parts += [empty, empty.astype(np.uint32), empty, empty]
+    return FeatureRecords(*parts)
 
 
 def pack_states(
     plan: FeaturePlan, records: FeatureRecords, states: Sequence[FeatureState], named: list[bool]
 ) -> list[FeatureState]:
     """The states of advanced records; the counterparty stays for rows that name none."""
-    customers = _split_records(plan, "customer", records[:2])
+    customers = _split_records(plan, "customer", records[:_N_PARTS])
     others = [state.counterparty for state in states]
     if plan.has_counterparty:
-        packed = _split_records(plan, "counterparty", records[2:])
+        packed = _split_records(plan, "counterparty", records[_N_PARTS:])
         triples = zip(packed, others, named, strict=True)
         others = [new if is_named else old for new, old, is_named in triples]
     return list(map(FeatureState, customers, others))

@@ -13,9 +13,11 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.features import counterparties, history
+from turncoat.features.chains import Chains
 from turncoat.features.counterparties import RiskRules, risk_size
 from turncoat.features.scaling import ScaledColumns, Scales
 from turncoat.features.vocabulary import Vocabulary
+from turncoat.numerics.intruder import IntruderTables
 
 MAX_DELAY_DAYS = 3650
 
@@ -31,6 +33,7 @@ class LiveLayout(NamedTuple):
     amount_column: int  # -1 if there is no amount
     counterparty_tracked: Array
     risk_rules: RiskRules
+    intruder: IntruderTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,7 @@ class FeaturePlan:
     flagged: tuple[str, ...]  # columns with a missing flag, each for all missing on the same rows
     vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
     include: tuple[str, ...] | None = None  # the features to keep; None for all
+    chains: Chains | None = None  # two-sided chains, whose outputs are a panel's causes
 
     @property
     def typical_values(self) -> dict[str, Any]:
@@ -88,6 +92,10 @@ class FeaturePlan:
             raise ValueError(f"a fraud share of {self.base_rate}")
         if not 0 <= self.label_delay_s <= MAX_DELAY_DAYS * history.DAY:
             raise ValueError(f"a label delay of {self.label_delay_s} seconds")
+        if self.chains is not None:
+            self.chains.check()
+            if not self.engineered:
+                raise ValueError("chains without a history")
 
     @property
     def has_counterparty(self) -> bool:
@@ -212,13 +220,20 @@ class FeaturePlan:
             amount_column=-1 if amount is None else numbers.index(amount),
             counterparty_tracked=self.counterparty_tracked,
             risk_rules=self.risk_rules,
+            intruder=self._chains_or_none.intruder_tables,
         )
 
     @property
     def risk_rules(self) -> RiskRules:
         """What the risk of a counterparty depends on."""
-        times = self.label_delay_s, self.label_maturity_s
-        return RiskRules(*times, self.base_rate, risk_size(*times))
+        times, chains = (self.label_delay_s, self.label_maturity_s), self._chains_or_none
+        sizes = risk_size(*times), chains.compromise_size(sum(times))
+        return RiskRules(*times, self.base_rate, *sizes, chains.compromise_tables)
+
+    @property
+    def _chains_or_none(self) -> Chains:
+        """The chains; without any, both sides are empty."""
+        return self.chains or Chains()
 
     @property
     def label_maturity_s(self) -> float:
@@ -231,8 +246,10 @@ class FeaturePlan:
         start = [("header", "<i8"), ("numbers", "f8", (len(history.NUMBERS),))]
         tracked = len(self.schema.tracked), len(self.counterparty_tracked)
         own, other = (("seen", "u4", (history.SEEN_WORDS * n,)) for n in tracked)
-        customer = [*start, own]
-        counterparty = [*start, other, ("risk", "f8", (self.risk_rules.size,))]
+        customer = [*start, own, ("intruder", "f8", (self._chains_or_none.intruder_size,))]
+        rules = self.risk_rules
+        sizes = {"risk": rules.size, "compromise": rules.compromise_size}
+        counterparty = [*start, other, *((name, "f8", (size,)) for name, size in sizes.items())]
         return {"customer": np.dtype(customer), "counterparty": np.dtype(counterparty)}
 
     @cached_property
@@ -242,5 +259,7 @@ class FeaturePlan:
         label_times = self.label_delay_s, self.label_maturity_s
         layout = (4, history.NUMBERS, history.BLOOM_WORDS, *label_times)
         owner = s.customer, s.customer_age
-        columns = s.amount, s.continuous, s.categorical, s.tracked, s.counterparty
+        columns: tuple[Any, ...] = s.amount, s.continuous, s.categorical, s.tracked, s.counterparty
+        if self.chains is not None:
+            columns += self.chains.layout
         return zlib.crc32(repr((layout, (*owner, *columns))).encode())

@@ -1,0 +1,276 @@
+"""Two-sided chains: an intruder at the customer, a compromise of the counterparty (docs/chains.md).
+
+The chains are part of the fitted features: like running features they are advanced once per
+transaction, from records of fixed size, by the same code in batch and live. Their outputs are
+columns of their own in a panel, the causes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from turncoat.arrays import Array
+from turncoat.numerics import intruder
+from turncoat.numerics.compromise import (
+    CompromiseTables,
+    add_evidence,
+    build_compromise_tables,
+    pass_days,
+    weigh_fraud,
+    weigh_genuine,
+)
+from turncoat.numerics.intruder import IntruderTables
+from turncoat.numerics.jit import jit_exact
+
+# Columns of the counterparty: P(fraud because of it), P(compromised), and the frauds known there
+# since the last genuine transaction, with the days since the first of them.
+COUNTERPARTY_OUTPUTS = ("compromise", "compromised", "run_frauds", "run_days")
+CAUSES = (*intruder.OUTPUTS, *COUNTERPARTY_OUTPUTS)
+INTRUDER, COMPROMISE = CAUSES.index("intruder"), CAUSES.index("compromise")
+N_OWN = len(intruder.OUTPUTS)
+MEMORY_DAYS = 30.0  # for which a label that comes late still changes the counterparty's belief
+
+# A compromise record: the day before its ring, the beliefs at the end of that day and at the end
+# of the last matured day, and the log likelihood ratios of the days in between and after.
+_ORIGIN_DAY, _BELIEFS = 0, 1
+_MAX_LOG_RATIO = 500.0
+
+
+@dataclass(frozen=True, eq=False)
+class IntruderChain:
+    """Parameters of the customer's chain, all learnt."""
+
+    onsets_per_day: float
+    ends_per_day: float
+    share: float  # of the intruder's transactions while present
+    scale: int  # of amounts, as in `numerics.intruder`
+    unit: float
+    prior: Array  # [4] of profiles
+    log_ratios: Array  # [3, 161]
+
+    @cached_property
+    def tables(self) -> IntruderTables:
+        """The chain for compiled code."""
+        rates = self.onsets_per_day, self.ends_per_day, self.share
+        return IntruderTables(*rates, self.scale, self.unit, self.prior, self.log_ratios)
+
+    def check(self) -> None:
+        """Raise ValueError if a parameter is impossible."""
+        size = intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES
+        for name, shape in (("prior", (4,)), ("log_ratios", size)):
+            array = getattr(self, name)
+            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+                raise ValueError(f"an intruder chain with {name} of {array.dtype} {array.shape}")
+        positive = self.onsets_per_day, self.ends_per_day, self.unit, *self.prior[1:]
+        is_valid = all(0 < value < math.inf for value in positive) and 0 < self.share < 1
+        is_valid &= bool(np.abs(self.log_ratios).max() <= _MAX_LOG_RATIO)
+        if not is_valid or self.scale not in (intruder.ARSINH, intruder.ROOT, intruder.IDENTITY):
+            raise ValueError("an intruder chain with impossible parameters")
+
+
+@dataclass(frozen=True)
+class CompromiseChain:
+    """Parameters of the counterparty's chain, all learnt."""
+
+    onsets_per_day: float
+    mean_days: float  # of a compromise
+    share: float  # of fraud among the transactions of a compromised counterparty
+    background: float  # of fraud that no known cause explains
+    n_phases: int
+    memory_days: float = MEMORY_DAYS
+
+    @cached_property
+    def tables(self) -> CompromiseTables:
+        """The chain for compiled code."""
+        rates = self.onsets_per_day, self.mean_days
+        return build_compromise_tables(*rates, self.share, self.background, self.n_phases)
+
+    def check(self) -> None:
+        """Raise ValueError if a parameter is impossible."""
+        is_valid = 0 < self.onsets_per_day < math.inf and 0 < self.mean_days < math.inf
+        is_valid &= 0 < self.share < 1 and 0 < self.background < 1
+        is_valid &= self.n_phases in range(1, 65) and 0 <= self.memory_days <= 3650
+        if not is_valid or not np.isfinite(self.tables.powers).all():
+            raise ValueError("a compromise chain with impossible parameters")
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """The chains of fitted features; None for a side that has none."""
+
+    intruder: IntruderChain | None = None
+    compromise: CompromiseChain | None = None
+
+    def check(self) -> None:
+        """Raise ValueError if a parameter is impossible."""
+        for chain in (self.intruder, self.compromise):
+            if chain is not None:
+                chain.check()
+
+    @property
+    def intruder_tables(self) -> IntruderTables:
+        """Tables of the customer's chain; without one, an empty prior."""
+        if self.intruder is not None:
+            return self.intruder.tables
+        nothing = np.empty(0), np.empty((0, 0))
+        return IntruderTables(0.0, 1.0, 0.0, intruder.IDENTITY, 1.0, *nothing)
+
+    @property
+    def compromise_tables(self) -> CompromiseTables:
+        """Tables of the counterparty's chain; without one, no initial probabilities."""
+        if self.compromise is not None:
+            return self.compromise.tables
+        return CompromiseTables(0.0, 0.0, np.empty(0), np.empty((0, 0, 0)))
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """What stored records depend on."""
+        own, other = self.intruder, self.compromise
+        return (
+            None if own is None else (own.scale, own.unit),
+            None if other is None else (other.n_phases, other.memory_days),
+        )
+
+    @property
+    def intruder_size(self) -> int:
+        """Numbers in a customer's record."""
+        return 0 if self.intruder is None else intruder.STATE_SIZE
+
+    def compromise_size(self, waiting_s: float) -> int:
+        """Numbers in a counterparty's record, where labels count after at most `waiting_s`."""
+        chain = self.compromise
+        if chain is None:
+            return 0
+        n_days = math.ceil(waiting_s / intruder.DAY) + 2 + math.ceil(chain.memory_days)
+        return _BELIEFS + 2 * (chain.n_phases + 1) + n_days
+
+
+def pack_chains(chains: Chains | None) -> tuple[dict[str, Any] | None, dict[str, Array]]:
+    """Chains as plain content and arrays."""
+    if chains is None:
+        return None, {}
+    sides = {"intruder": chains.intruder, "compromise": chains.compromise}
+    content = {name: None if side is None else _list_fields(side) for name, side in sides.items()}
+    arrays: dict[str, Array] = {}
+    if content["intruder"] is not None:
+        for name in ("prior", "log_ratios"):
+            arrays[f"intruder.{name}"] = content["intruder"].pop(name)
+    return content, arrays
+
+
+def unpack_chains(content: dict[str, Any] | None, arrays: dict[str, Array]) -> Chains | None:
+    """Chains from the result of `pack_chains`; raises ValueError or TypeError if invalid."""
+    if content is None:
+        return None
+    own, other = content["intruder"], content["compromise"]
+    if own is not None:
+        own = {**own, **{name: arrays[f"intruder.{name}"] for name in ("prior", "log_ratios")}}
+    chains = Chains(
+        None if own is None else IntruderChain(**own),
+        None if other is None else CompromiseChain(**other),
+    )
+    chains.check()
+    return chains
+
+
+def _list_fields(side: IntruderChain | CompromiseChain) -> dict[str, Any]:
+    return {name: getattr(side, name) for name in type(side).__dataclass_fields__}
+
+
+@jit_exact
+def _find_cell(record: Array, chain: CompromiseTables, day: float) -> int:
+    """Where the record has a day's log likelihood ratio."""
+    first = _BELIEFS + 2 * len(chain.initial)
+    return first + int(day % (len(record) - first))
+
+
+@jit_exact
+def start_compromise(record: Array, chain: CompromiseTables, mature_day: float) -> None:
+    """Begin the record of a new counterparty."""
+    n = len(chain.initial)
+    record[:] = 0.0
+    record[_ORIGIN_DAY] = mature_day
+    record[_BELIEFS : _BELIEFS + n] = chain.initial
+    record[_BELIEFS + n : _BELIEFS + 2 * n] = chain.initial
+
+
+@jit_exact
+def forget_days(record: Array, chain: CompromiseTables, today: float) -> None:
+    """Fold the days that leave the ring into the oldest belief."""
+    n = len(chain.initial)
+    n_ring = len(record) - _BELIEFS - 2 * n
+    oldest = today - n_ring
+    belief = record[_BELIEFS : _BELIEFS + n]
+    n_new = oldest - record[_ORIGIN_DAY]
+    for i in range(int(min(n_new, n_ring))):
+        cell = _find_cell(record, chain, record[_ORIGIN_DAY] + 1.0 + i)
+        pass_days(chain, belief, 1.0)
+        add_evidence(belief, record[cell])
+        record[cell] = 0.0
+    pass_days(chain, belief, n_new - n_ring)
+    record[_ORIGIN_DAY] = max(oldest, record[_ORIGIN_DAY])
+
+
+@jit_exact
+def mature_day(record: Array, chain: CompromiseTables, day: float, n_genuine: float) -> None:
+    """Let a day mature, on which `n_genuine` transactions without a label count as genuine."""
+    n = len(chain.initial)
+    cell = _find_cell(record, chain, day)
+    belief = record[_BELIEFS + n : _BELIEFS + 2 * n]
+    pass_days(chain, belief, 1.0)
+    if day > record[_ORIGIN_DAY] + (len(record) - _BELIEFS - 2 * n):
+        return  # the ring still has an older day there; this one is empty
+    record[cell] += n_genuine * weigh_genuine(chain)
+    add_evidence(belief, record[cell])
+
+
+@jit_exact
+def pass_empty_days(record: Array, chain: CompromiseTables, n_days: float) -> None:
+    """Let days without transactions mature."""
+    n = len(chain.initial)
+    pass_days(chain, record[_BELIEFS + n : _BELIEFS + 2 * n], n_days)
+
+
+@jit_exact
+def predict_compromised(
+    record: Array, chain: CompromiseTables, matured: float, known: float, today: float
+) -> float:
+    """P(compromised today), from the labels of the days up to `known`."""
+    n = len(chain.initial)
+    belief = record[_BELIEFS + n : _BELIEFS + 2 * n].copy()
+    for i in range(int(known - matured)):
+        pass_days(chain, belief, 1.0)
+        add_evidence(belief, record[_find_cell(record, chain, matured + 1.0 + i)])
+    pass_days(chain, belief, today - max(known, matured))
+    return float(1.0 - belief[0])
+
+
+@jit_exact
+def add_label(
+    record: Array, chain: CompromiseTables, matured: float, day: float, log_ratio: float
+) -> None:
+    """Add a label's log likelihood ratio to a day; days before the ring are past changing."""
+    if day <= record[_ORIGIN_DAY]:
+        return
+    record[_find_cell(record, chain, day)] += log_ratio
+    if day > matured:
+        return
+    n = len(chain.initial)
+    belief = record[_BELIEFS : _BELIEFS + n].copy()
+    for i in range(int(matured - record[_ORIGIN_DAY])):
+        pass_days(chain, belief, 1.0)
+        add_evidence(belief, record[_find_cell(record, chain, record[_ORIGIN_DAY] + 1.0 + i)])
+    record[_BELIEFS + n : _BELIEFS + 2 * n] = belief
+
+
+@jit_exact
+def weigh_label(chain: CompromiseTables, label: int, explained: float) -> float:
+    """The log likelihood ratio of a label: 1, 0, or unknown below 0."""
+    if label == 1:
+        return weigh_fraud(chain, explained)
+    return weigh_genuine(chain) if label == 0 else 0.0
