@@ -36,6 +36,7 @@ from turncoat.scoring.bundle import (
     use_calibration,
 )
 from turncoat.scoring.calibration import UNSAVED
+from turncoat.scoring.rankers import RankerRows
 from turncoat.scoring.scores import compute_beta_interval
 
 METADATA = CalibrationMetadata(created=1.7e9, n_rows=200, n_frauds=20, keep=1.0)
@@ -373,8 +374,8 @@ def test_a_ranker_is_recalibrated_too(ranker: str) -> None:
     made, data = ranked_detector(ranker), scored_shop()
     given = newly_labelled(made)
     panel = made.features_.transform(data.transactions)
-    rows = (data.transactions, panel.continuous, panel.categorical)
-    external = made.calibration_.ranker.score(*rows)
+    rows = RankerRows(data.transactions, panel.continuous, panel.categorical)
+    external = made.calibration_.ranker.score(rows)
     with pytest.raises(DataError, match="or pass `ranker_scores`"):
         made.recalibrate(**given)
     with pytest.raises(DataError, match="one value for each of the 700 rows"):
@@ -526,8 +527,8 @@ def test_a_ranker_s_calibration_is_saved(ranker: str, tmp_path: Path) -> None:
     made, transactions = ranked_detector(ranker), scored_shop().transactions
     made.save(tmp_path)
     panel = made.features_.transform(transactions)
-    rows = (transactions, panel.continuous, panel.categorical)
-    external = made.calibration_.ranker.score(*rows)
+    rows = RankerRows(transactions, panel.continuous, panel.categorical)
+    external = made.calibration_.ranker.score(rows)
     other = made.recalibrate(**newly_labelled(made), ranker_scores=external)
     save(tmp_path, other)
     np.testing.assert_array_equal(

@@ -27,7 +27,7 @@ from turncoat.features import Features
 from turncoat.scoring import DetectorState, Score
 from turncoat.scoring.descriptions import PATH_TEXT
 from turncoat.scoring.live import FilterSteps
-from turncoat.scoring.rankers import XGBoostRanker
+from turncoat.scoring.rankers import RankerRows, XGBoostRanker
 from turncoat.scoring.reasons import parse_min_probability
 
 
@@ -77,9 +77,9 @@ def test_only_likely_frauds_of_a_batch_get_reasons_and_cost_their_time(
     n_explained: list[int] = []
     explain = XGBoostRanker.explain
 
-    def count(self: XGBoostRanker, continuous: Any, *rest: Any) -> Any:
-        n_explained.append(len(continuous))
-        return explain(self, continuous, *rest)
+    def count(self: XGBoostRanker, rows: RankerRows) -> Any:
+        n_explained.append(len(rows.continuous))
+        return explain(self, rows)
 
     monkeypatch.setattr(XGBoostRanker, "explain", count)
     threshold = sorted(score.probability for score in every)[-3]  # one row has just this

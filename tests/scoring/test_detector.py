@@ -723,3 +723,9 @@ def test_the_temporal_share_tells_a_chain_from_none() -> None:
     chained, unchained = share(regimes), share(rng.permutation(regimes))
     assert 0 <= unchained < chained <= 1
     assert chained > 0.1
+
+
+def test_a_chain_in_continuous_time_is_refused_before_any_work() -> None:
+    detector = Detector(model=VariationalHMM(2, transitions="continuous"))
+    with pytest.raises(ConfigError, match=r"transitions are 'continuous'.*counts transactions"):
+        detector.check_settings()

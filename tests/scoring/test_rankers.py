@@ -28,7 +28,13 @@ from tests.scoring.detectors import (
 from tests.scoring.simulated import draw_rows, fit_lines
 from turncoat import ConfigError, DataError, Detector, load
 from turncoat.scoring import DetectorState, Regimes
-from turncoat.scoring.rankers import SHRINKAGES, RegimeRanker, XGBoostRanker, build_ranker_matrix
+from turncoat.scoring.rankers import (
+    SHRINKAGES,
+    RankerRows,
+    RegimeRanker,
+    XGBoostRanker,
+    build_ranker_matrix,
+)
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, 1e6])
@@ -446,14 +452,16 @@ def test_trees_give_the_same_bits_alone_in_a_batch_and_in_a_file() -> None:
     before = json.loads(ranker.source.save_config())
     cells, codes = panel.continuous.repeat(2, axis=0), panel.categorical.repeat(2, axis=0)
     cells[::3, ::2], codes[::4] = np.nan, -1
-    whole = ranker.score([], cells, codes)
+    whole = ranker.score(RankerRows([], cells, codes))
     assert len(whole) >= 1000  # as in a file
+    few = RankerRows([], cells[:64], codes[:64])
     columns = xgboost.DMatrix(build_ranker_matrix(cells, codes))
     np.testing.assert_array_equal(whole, ranker.source.predict(columns, output_margin=True))
-    np.testing.assert_array_equal(ranker.score([], cells[:64], codes[:64]), whole[:64])
-    alone = [ranker.score([], cells[i : i + 1], codes[i : i + 1])[0] for i in range(64)]
+    np.testing.assert_array_equal(ranker.score(few), whole[:64])
+    one_by_one = [RankerRows([], cells[i : i + 1], codes[i : i + 1]) for i in range(64)]
+    alone = [ranker.score(row)[0] for row in one_by_one]
     np.testing.assert_array_equal(alone, whole[:64])
-    terms = ranker.explain(cells[:64], codes[:64], None)
+    terms = ranker.explain(few)
     np.testing.assert_allclose(terms.log_odds, whole[:64], atol=1e-4)
     assert json.loads(ranker.source.save_config()) == before
     assert len(np.unique(whole)) > 100
@@ -472,8 +480,8 @@ def test_small_batches_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(xgboost.Booster, "inplace_predict", spy)
     monkeypatch.setattr("turncoat.scoring.rankers._ONE_THREAD_ROWS", 4)
-    XGBoostRanker(_with_threads(ranker.source, 3)).score([], *_empty_rows(3, n_columns))
-    XGBoostRanker(_with_threads(ranker.source, 3)).score([], *_empty_rows(4, n_columns))
+    XGBoostRanker(_with_threads(ranker.source, 3)).score(_empty_rows(3, n_columns))
+    XGBoostRanker(_with_threads(ranker.source, 3)).score(_empty_rows(4, n_columns))
     assert n_threads == [1, 3]
 
 
@@ -483,8 +491,9 @@ def _with_threads(booster: Any, n_threads: int) -> Any:
     return changed
 
 
-def _empty_rows(n_rows: int, n_columns: int) -> tuple[Any, Any]:
-    return np.zeros((n_rows, n_columns), np.float32), np.zeros((n_rows, 0), np.int32)
+def _empty_rows(n_rows: int, n_columns: int) -> RankerRows:
+    cells, codes = np.zeros((n_rows, n_columns), np.float32), np.zeros((n_rows, 0), np.int32)
+    return RankerRows([], cells, codes)
 
 
 def test_a_linear_booster_is_refused() -> None:

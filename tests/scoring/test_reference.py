@@ -132,7 +132,7 @@ def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray]:
     panel, places = build_split_panel(
         made.features_, transactions, time_split(transactions), "calibration"
     )
-    return panel.continuous[places], made._infer(panel, "filtered")[places]
+    return panel.continuous[places], made._inference.infer(panel)[places]
 
 
 def test_a_fitted_detector_has_that_of_its_calibration_rows() -> None:

@@ -326,3 +326,13 @@ def test_intervals_of_spread_beliefs_cover_the_truth_too(n_states: int, softness
 MEAN_OF_LEVELS = float(
     np.mean(1 / (1 + np.exp(-np.random.default_rng(0).normal(-3.0, 2.0, 2_000_000))))
 )
+
+
+def test_empty_regimes_share_one_line_of_the_table() -> None:
+    beliefs = np.zeros((400, 5))
+    beliefs[:300, 0], beliefs[300:, 2] = 1.0, 1.0
+    labels = (np.arange(400) >= 350).astype(np.int8)
+    measured = Regimes.measure(beliefs, labels, np.array([0, 400]), np.full(5, 0.9), "fit")
+    table = measured.describe().splitlines()
+    assert [line.split()[0] for line in table[2:4]] == ["0", "2*"]
+    assert table[4] == "hardly any transaction in 1, 3, 4"

@@ -65,7 +65,7 @@ def test_unlabelled_rows_are_in_the_chain_and_in_no_rate() -> None:
         )
     panel, places = build_split_panel(made.features_, transactions, split, "calibration")
     known = is_known[split.calibration]
-    probs = made._infer(panel, "filtered")[places][known]
+    probs = made._inference.infer(panel)[places][known]
     assert made.regimes.n_rows == pytest.approx(known.sum())
     np.testing.assert_allclose(made.regimes.mass, probs.sum(axis=0))
     labels = np.asarray(transactions.labels)[split.calibration][known]

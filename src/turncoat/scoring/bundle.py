@@ -24,18 +24,28 @@ from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.storage import pack_model, unpack_model
 from turncoat.scoring.calibration import FILTERED, Calibration
-from turncoat.scoring.rankers import ColumnRanker, Ranker, RegimeRanker, XGBoostRanker, make_ranker
+from turncoat.scoring.causes import CauseScore
+from turncoat.scoring.rankers import (
+    CausesRanker,
+    ColumnRanker,
+    CorrectedCausesRanker,
+    Ranker,
+    RegimeRanker,
+    XGBoostRanker,
+    make_ranker,
+)
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
+from turncoat.scoring.scorecard import Scorecard
 from turncoat.scoring.scores import MODES
 from turncoat.storage import BundleFormat, Folder, digest, refuse_unreadable, replace_file
 
-DETECTOR_FORMAT = BundleFormat("detector", version=8)
+DETECTOR_FORMAT = BundleFormat("detector", version=9)
 CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
 _LABEL_SETTINGS = ("supervision", "n_fraud_states", "label_noise")  # they shape beliefs
-_BOOSTER = "ranker.booster"
+_BOOSTER, _CAUSES = "ranker.booster", "ranker.causes"
 _T = TypeVar("_T")
 Arrays = Mapping[str, Array]
 Content = dict[str, Any]  # of a manifest
@@ -249,8 +259,13 @@ def _check(bundle: Bundle) -> None:
     if calibration.n_states != bundle.model.params_.n_states:
         raise ValueError("the regimes are not those of the model")
     calibration.check(len(plan.continuous))
-    if calibration.ranker is not None:
-        make_ranker(calibration.ranker.source, bundle.features, bundle.model)
+    ranker, columns = calibration.ranker, (len(plan.continuous), plan.n_categories)
+    if ranker is not None:
+        make_ranker(ranker.source, bundle.features, bundle.model)
+    if isinstance(ranker, CausesRanker | CorrectedCausesRanker):
+        score = ranker.source if isinstance(ranker, CausesRanker) else ranker.cause_score
+        make_ranker(score, bundle.features, bundle.model)
+        score.check(*columns)
 
 
 def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str, Array]]:
@@ -258,10 +273,29 @@ def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str
         return None, {}
     if isinstance(ranker, ColumnRanker):
         return {"kind": "column", "column": ranker.source}, {}
+    if isinstance(ranker, CausesRanker):
+        return _pack_causes(ranker.source)
     if isinstance(ranker, XGBoostRanker):
         booster = np.frombuffer(bytes(ranker.source.save_raw("ubj")), np.uint8)
-        return {"kind": "xgboost"}, {_BOOSTER: booster}
+        content: Content = {"kind": "xgboost"}
+        arrays: dict[str, Array] = {_BOOSTER: booster}
+        if isinstance(ranker, CorrectedCausesRanker):
+            content["causes"], own = _pack_causes(ranker.cause_score)
+            arrays |= own
+        return content, arrays
     return {"kind": "head"}, {}
+
+
+def _pack_causes(score: CauseScore) -> tuple[Content, dict[str, Array]]:
+    arrays: dict[str, Array] = {}
+    content = pack(score, arrays, f"{_CAUSES}.")
+    return {"kind": "causes", **content}, arrays
+
+
+def _unpack_causes(content: Mapping[str, Any], arrays: Arrays) -> CauseScore:
+    own = _select(_CAUSES, arrays)
+    scorecard = unpack(Scorecard, content["scorecard"], own, "scorecard")
+    return CauseScore(scorecard, own.get("weights"), float(content["intercept"]))
 
 
 def _unpack_ranker(content: Any, arrays: Arrays, features: Features, model: Model) -> Ranker | None:
@@ -269,6 +303,8 @@ def _unpack_ranker(content: Any, arrays: Arrays, features: Features, model: Mode
         return None
     if content["kind"] == "column":
         return make_ranker(str(content["column"]), features, model)
+    if content["kind"] == "causes":
+        return make_ranker(_unpack_causes(content, arrays), features, model)
     if content["kind"] == "head":
         if not isinstance(model, NeuralVariationalHMM):
             raise ValueError("the ranker is an encoder's head, and the model has no encoder")
@@ -279,6 +315,8 @@ def _unpack_ranker(content: Any, arrays: Arrays, features: Features, model: Mode
         remedy = "install `turncoat[baselines]`"
         raise BundleError(f"this detector has an XGBoost ranker: {remedy}") from problem
     booster = Booster(model_file=bytearray(arrays[_BOOSTER].tobytes()))
+    if "causes" in content:
+        return CorrectedCausesRanker(booster, _unpack_causes(content["causes"], arrays))
     return make_ranker(booster, features, model)
 
 

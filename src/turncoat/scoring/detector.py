@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
@@ -18,8 +17,12 @@ from turncoat.data.splits import Split, split_by_customer
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import NEVER, UNKNOWN, Features
-from turncoat.features.split_panels import build_fit_panel, build_split_panel, select_fit_rows
-from turncoat.models.anchors import Anchors
+from turncoat.features.split_panels import (
+    build_fit_panel,
+    build_split_panel,
+    select_fit_rows,
+    select_visible,
+)
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
@@ -29,22 +32,43 @@ from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
 from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows
 from turncoat.scoring.chain import AUTO, ChainFit, SelectionRows
+from turncoat.scoring.chain_fitting import (
+    FittedCauses,
+    build_corrected_rows,
+    combine_held_out,
+    fit_causes,
+)
 from turncoat.scoring.hybrid import check_trees, fit_trees
+from turncoat.scoring.inference import Labels, PanelInference
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
 from turncoat.scoring.path import BeliefPath, compute_path_columns
-from turncoat.scoring.rankers import Ranker, make_ranker
+from turncoat.scoring.rankers import (
+    CorrectedCausesRanker,
+    Ranker,
+    RankerRows,
+    XGBoostRanker,
+    make_ranker,
+)
 from turncoat.scoring.reasons import Reasons, parse_min_probability
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores
-from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
+from turncoat.scoring.supervision import Anchoring, compute_label_likelihoods
 from turncoat.storage import Folder, refuse_unreadable
 
-Labels = ArrayLike | None
 _DEFAULT_TREES = BoostedTrees(n_trials=1)
 _POSITIVE_OR_AUTO = Rule(
     f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
 )
-DETECTOR_KINDS = ("regimes", "ranker", "hybrid")  # the simplest first
+DETECTOR_KINDS = ("regimes", "chains", "ranker", "hybrid", "chains+trees")  # the simplest first
+CHAIN_KINDS = ("chains", "chains+trees")
+TREE_KINDS = ("ranker", "hybrid", "chains+trees")
+DESCRIPTIONS = {
+    "regimes": "the regimes' fraud rates alone",
+    "chains": "the causes of fraud: intruder, compromised counterparty, the transaction by itself",
+    "ranker": "boosted trees on the features",
+    "hybrid": "boosted trees on the features and the customer's path",
+    "chains+trees": "the causes of fraud, corrected by boosted trees",
+}
 _RULES = {
     "supervision": one_of("none", "anchored"),
     "temperature": _POSITIVE_OR_AUTO,
@@ -54,7 +78,7 @@ _RULES = {
 _SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature", "evidence", "kind")
 _REASONS_ROWS = 1 << 14  # explained at a time
-_CACHED = ("calibration_", "digest_", "live", "_exact_model")
+_CACHED = ("calibration_", "digest_", "live", "_inference")
 
 
 class Detector(BaseEstimator):  # type: ignore[misc]
@@ -69,8 +93,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     `temperature` divides the emissions' log densities when scoring; `auto` chooses it on the
     selection part. With `evidence="weighted"` each column has a weight of its own instead, learnt
     there too (needs anchored states). `kind` is how transactions are scored: by the `regimes`
-    alone, by a `ranker` (boosted trees on the features) inside them, or as a `hybrid`, whose trees
-    see the customer's path through the regimes too. `trees` has the settings of both.
+    alone; by two-sided `chains`, the causes of fraud; by a `ranker` (boosted trees on the
+    features); as a `hybrid`, whose trees see the customer's path through the regimes too; or by
+    `chains+trees`, whose trees correct the chains. All but the first are calibrated inside the
+    regimes. `trees` has the settings of trees.
     """
 
     def __init__(
@@ -99,7 +125,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
         """Fit features and model on the fit part, and calibrate on the calibration part."""
         self.check_settings()
-        if self.kind != "regimes":
+        if self.kind in TREE_KINDS:
             check_trees(self.kind, self.model)
         for name in _CACHED:  # left by an earlier fit
             self.__dict__.pop(name, None)
@@ -110,24 +136,44 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self._check_labels(transactions, split)
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
+        causes = None
+        if self.kind in CHAIN_KINDS:
+            seed = self._chain.model.random_state
+            causes = fit_causes(self.features_, select_visible(transactions, split, "fit")[0], seed)
+            self.features_ = self.features_.add_chains(causes.chains)
         panel, chain = build_fit_panel(self.features_, transactions, split), self._chain
         selection = self._select_unfitted(transactions, split) if chain.needs_selection else None
         self.model_ = chain.fit(panel, selection)
         held_out, places = build_split_panel(self.features_, transactions, split, "calibration")
-        beliefs = {mode: self._infer(held_out, mode) for mode in MODES}
+        inference = PanelInference(self.model_)
+        beliefs = {mode: inference.infer(held_out, mode) for mode in MODES}
         rows = _select_rows(part, labels, held_out, beliefs, places)
         stickiness = np.diag(self.model_.params_.transition_matrix)
         known = (np.asarray(panel.labels), panel.offsets, stickiness, "fit")
         by_likelihood = self.evidence == "weighted"
-        in_sample = Regimes.measure(self._infer(panel, FILTERED), *known, FILTERED, by_likelihood)
-        share = self._temporal_share(held_out, places, beliefs[FILTERED])
+        in_sample = Regimes.measure(inference.infer(panel), *known, FILTERED, by_likelihood)
+        share = inference.measure_temporal_share(held_out, places, beliefs[FILTERED])
         self.calibration_ = Calibration.measure(rows, in_sample, share)
         if self.kind != "regimes":
-            fitted = self.features_, self.model_, chain
-            trees = self.trees or _DEFAULT_TREES
-            booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
-            self.calibration_ = self._calibrate_ranker(booster, transactions, split)
+            ranker = self._fit_ranker(transactions, split, causes)
+            self.calibration_ = self._calibrate_ranker(ranker, transactions, split)
         return self
+
+    def _fit_ranker(
+        self, transactions: Transactions, split: Split, causes: FittedCauses | None
+    ) -> Ranker:
+        """The ranker of the detector's kind, before it is calibrated."""
+        trees, seed = self.trees or _DEFAULT_TREES, self.model_.random_state
+        if causes is None:
+            fitted = self.features_, self.model_, self._chain
+            booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
+            return make_ranker(booster, self.features_, self.model_)
+        parts = self.features_, causes.scorecard, transactions, split
+        score, _ = combine_held_out(*parts)
+        if self.kind == "chains":
+            return make_ranker(score, self.features_, self.model_)
+        rows = build_corrected_rows(self.features_, score, transactions, split, seed)
+        return CorrectedCausesRanker(trees.fit(rows, seed).booster, score)
 
     def refit(self, transactions: Transactions, split: Split) -> Detector:
         """A new detector with the same choices, fitted to other rows. Works on a loaded one too.
@@ -142,7 +188,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         features = clone(self.features_).fit(transactions.take(split.fit))
         model = clone(self.model_).set_params(**self._carry_over(features))
         other: Detector = clone(self).set_params(features=clone(features), model=model)
-        if ranker is not None:
+        if isinstance(ranker, XGBoostRanker):
             other.set_params(trees=BoostedTrees(params=FittedTrees(ranker.source).trial.params))
         return other.fit(transactions, split)
 
@@ -152,6 +198,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         Anchoring(self.n_fraud_states, self.label_noise)
         if self.model is not None:
             self.model.check_settings()
+            if self.model.transitions != "per-row":
+                problem = f"the model's transitions are {self.model.transitions!r}"
+                remedy = "Use 'per-row', or the kind 'chains' for chains in continuous time"
+                raise ConfigError(f"{problem}; a detector counts transactions. {remedy}")
         own = 1.0 if self.model is None else self.model.temperature
         if self.temperature != AUTO and own not in (1.0, self.temperature):
             both = f"the model's temperature is {own!r} and the detector's {self.temperature!r}"
@@ -183,7 +233,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         scores = self.score_panel(panel, mode, kind, ranker_scores, known_labels)
         if reasons == "none":
             return scores
-        path = self._filter_path(panel, known_labels)
+        path = self._inference.filter_path(panel, known_labels)
         found: list[Reasons] = [()] * panel.n_rows
         rows = np.flatnonzero(scores.probability >= min_probability)
         for start in range(0, len(rows), _REASONS_ROWS):
@@ -204,7 +254,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """Scores of a panel made by `features_`; `ranker_scores` [N] are needed with a ranker."""
         self._check_fitted()
         check_settings(self, {"mode": mode, "kind": kind}, _SCORE_RULES)
-        belief = self._infer_given_labels(panel, mode, known_labels)
+        belief = self._inference.infer_given_labels(panel, mode, known_labels)
         probability, variance = self.calibration_.predict(belief, mode, ranker_scores)
         raw = belief[:, self.calibration_.regimes[mode].fraud_state]
         lengths, places = np.diff(panel.offsets), np.arange(panel.n_rows)
@@ -262,7 +312,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
         panel = self.features_.transform(transactions, rows=own)
         ranker_scores = self._rank(transactions.take(own), panel)
-        ids, path = transactions.ids[own], self._filter_path(panel)
+        ids, path = transactions.ids[own], self._inference.filter_path(panel)
         rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
         if transaction is not None:
             rows = rows[ids[rows].astype(str) == str(transaction)]
@@ -279,7 +329,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         panel's columns, or a neural model's own encoder (`detector.model_.encoder_`), for its head.
         """
         self._check_fitted()
-        calibration = self._calibrate_ranker(ranker, transactions, split, shrinkage)
+        made = make_ranker(ranker, self.features_, self.model_)
+        calibration = self._calibrate_ranker(made, transactions, split, shrinkage)
         return self._replace_calibration(calibration)
 
     def recalibrate(
@@ -354,11 +405,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return compute_label_likelihoods(self.anchoring, self.regimes)
 
     @cached_property
-    def _exact_model(self) -> HiddenMarkovModel[Any]:
-        """The model in float64, as in live scoring, so that batch and live scores agree."""
-        exact = copy(self.model_)
-        exact.precision = "float64"
-        return exact
+    def _inference(self) -> PanelInference:
+        return PanelInference(self.model_, self._label_likelihoods)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "calibration_"):
@@ -390,7 +438,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         fit = select_fit_rows(transactions.customer_codes, split.fit)
         needs_both = self.anchoring is not None or self.kind != "regimes"
         transactions.take(fit).require_labels("this fit", "fit", needs_both)
-        trees = None if self.kind == "regimes" else self.trees or _DEFAULT_TREES
+        trees = (self.trees or _DEFAULT_TREES) if self.kind in TREE_KINDS else None
         searches = trees is not None and trees.n_trials > 0 and trees.params is None
         if len(split.selection) and (searches or self._chain.needs_selection):
             part = transactions.take(split.selection)
@@ -403,18 +451,22 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return SelectionRows(*build_split_panel(self.features_, transactions, split, "selection"))
 
     def _calibrate_ranker(
-        self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float | None = None
+        self,
+        ranker: Ranker,
+        transactions: Transactions,
+        split: Split,
+        shrinkage: float | None = None,
     ) -> Calibration:
         """The calibration with a ranker inside the regimes, fitted on the calibration part."""
         part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
-        made = make_ranker(ranker, self.features_, self.model_)
         panel, places = build_split_panel(self.features_, transactions, split, "calibration")
-        path = self._compute_path(panel, made)
+        path = self._compute_path(panel, ranker)
         cells = panel.continuous[places], panel.categorical[places]
-        scores = made.score(part, *cells, None if path is None else path[places])
-        beliefs = {mode: self._infer(panel, mode) for mode in MODES}
+        more = (None if each is None else each[places] for each in (path, panel.causes))
+        scores = ranker.score(RankerRows(part, *cells, *more))
+        beliefs = {mode: self._inference.infer(panel, mode) for mode in MODES}
         rows = _select_rows(part, labels, panel, beliefs, places)
-        return self.calibration_.add_ranker(made, scores, rows, shrinkage)
+        return self.calibration_.add_ranker(ranker, scores, rows, shrinkage)
 
     def _rank(self, data: Transactions, panel: Panel, labels: Labels = None) -> Array | None:
         """The ranker's scores [N]; None without a ranker."""
@@ -422,43 +474,15 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if ranker is None:
             return None
         path = self._compute_path(panel, ranker, labels)
-        return ranker.score(data, panel.continuous, panel.categorical, path)
+        cells = panel.continuous, panel.categorical
+        return ranker.score(RankerRows(data, *cells, path, panel.causes))
 
     def _compute_path(self, panel: Panel, ranker: Ranker, labels: Labels = None) -> Array | None:
         """The columns of the path [N, P]; None if the ranker does not score with them."""
         if not ranker.needs_path:
             return None
-        path = self._filter_path(panel, labels)
+        path = self._inference.filter_path(panel, labels)
         return compute_path_columns(self.model_, path, panel.continuous, panel.categorical)
-
-    def _filter_path(self, panel: Panel, labels: Labels = None) -> BeliefPath:
-        """Beliefs before and after each row, given the known labels of other rows."""
-        path = BeliefPath.filter(self.model_, panel)
-        if labels is None:
-            return path
-        anchors, _ = anchor_known_labels(self._label_likelihoods, labels, panel.n_rows)
-        before = np.roll(self._infer(panel, FILTERED, anchors), 1, axis=0)
-        after = self._infer_given_labels(panel, FILTERED, labels)
-        return path._replace(before=before, after=after)
-
-    def _infer(self, panel: Panel, mode: str, anchors: Anchors | None = None) -> Array:
-        """State probabilities [N, K]."""
-        model = self._exact_model
-        infer = model.filter if mode == FILTERED else model.smooth
-        return infer(panel, anchors).probs
-
-    def _infer_given_labels(self, panel: Panel, mode: str, labels: Labels) -> Array:
-        """State probabilities [N, K] given the known labels of other rows, never a row's own."""
-        if labels is None:
-            return self._infer(panel, mode)
-        anchors, own = anchor_known_labels(self._label_likelihoods, labels, panel.n_rows)
-        without = self._infer(panel, mode, anchors) / own
-        return np.asarray(without / without.sum(axis=1, keepdims=True))
-
-    def _temporal_share(self, panel: Panel, places: Array, beliefs: Array) -> float:
-        """Mean total variation between filtered beliefs and those of single rows."""
-        alone = self.model_.infer_without_chain(panel, beliefs.mean(axis=0)).probs
-        return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
 
     def _replace_calibration(self, calibration: Calibration) -> Detector:
         other: Detector = clone(self)
@@ -496,7 +520,8 @@ def _select_steps(
     cells = panel.continuous[rows], panel.categorical[rows]
     beliefs = path.before[rows], path.has_before[rows], path.after[rows]
     ranks = None if ranker_scores is None else ranker_scores[rows]
-    return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks)
+    causes = None if panel.causes is None else panel.causes[rows]
+    return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks, causes)
 
 
 def _select_rows(

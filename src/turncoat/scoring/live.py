@@ -16,9 +16,10 @@ from turncoat.errors import ConfigError, DataError, StateError
 from turncoat.features import UNKNOWN, FeatureRow, Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
-from turncoat.scoring.descriptions import HISTORY, PATH_TEXT, FeatureDescriber
+from turncoat.scoring.causes import CauseScore
+from turncoat.scoring.descriptions import HISTORY, FeatureDescriber
 from turncoat.scoring.path import BeliefPath, compute_path_columns
-from turncoat.scoring.rankers import HybridRanker, Ranker, XGBoostRanker
+from turncoat.scoring.rankers import CausesRanker, CorrectedCausesRanker, RankerRows, XGBoostRanker
 from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
@@ -52,12 +53,14 @@ class FilterSteps(NamedTuple):
     beliefs: Array  # [N, K] after each transaction
     n_seen: Sequence[int]  # transactions of the customer, this one included
     ranker_scores: Array | None  # [N]; None without a ranker
+    causes: Array | None = None  # [N, C]; None without two-sided chains
 
     def take(self, rows: Array) -> FilterSteps:
         """What reasons need of the transactions at these places."""
         cells = self.continuous[rows], self.categorical[rows]
         beliefs = self.prior_beliefs[rows], self.has_prior[rows], self.beliefs[rows]
-        return FilterSteps([], *cells, *beliefs, [], None)
+        causes = None if self.causes is None else self.causes[rows]
+        return FilterSteps([], *cells, *beliefs, [], None, causes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,17 +88,16 @@ class LiveScorer:
         """
         links = np.full((len(rows), 2), -1) if previous is None else previous
         n_seen, stored, is_known, records = self._unpack(states)
-        after, cells, codes = self.features.step_batch(records, rows, labels, links)
+        after, cells, codes, causes = self.features.step_batch(records, rows, labels, links)
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
         stepped = self.model.step_batch(stored, is_known, cells, codes, customers)
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
         packed = self._pack(stepped[2], n_seen, after)
-        steps = FilterSteps(packed, cells, codes, *stepped, n_seen, None)
+        steps = FilterSteps(packed, cells, codes, *stepped, n_seen, None, causes)
         if ranker is None:
             return steps
-        scores = ranker.score(rows, cells, codes, self._compute_path(steps, ranker))
-        return steps._replace(ranker_scores=scores)
+        return steps._replace(ranker_scores=ranker.score(self._make_ranker_rows(steps, rows)))
 
     def score_steps(
         self,
@@ -139,14 +141,19 @@ class LiveScorer:
         return self._pack((belief / belief.sum())[None], [held.n_seen], [held.features])[0]
 
     def report_label(
-        self, state: DetectorState, time: float, label: int, earlier: int = UNKNOWN
+        self,
+        state: DetectorState,
+        time: float,
+        label: int,
+        earlier: int = UNKNOWN,
+        explained: float = 0.0,
     ) -> DetectorState:
         """The state once the label of a counterparty's transaction is known.
 
         The arguments are those of `Features.report_label`.
         """
         before = FeatureState(None, state.counterparty)
-        after = self.features.report_label(before, time, label, earlier)
+        after = self.features.report_label(before, time, label, earlier, explained)
         return DetectorState(state.customer, after.counterparty)
 
     def unpack(self, state: DetectorState) -> UnpackedState:
@@ -166,8 +173,8 @@ class LiveScorer:
     @cached_property
     def _describers(self) -> tuple[FeatureDescriber, FeatureDescriber]:
         """Of the regimes' reasons, and of the trees'."""
-        is_hybrid = isinstance(self.calibration.ranker, HybridRanker)
-        texts = HISTORY, PATH_TEXT if is_hybrid else HISTORY
+        ranker = self.calibration.ranker
+        texts = HISTORY, HISTORY if ranker is None else ranker.history_text
         plan, has_dates = self.features.plan, self.has_calendar_times
         regimes, trees = (FeatureDescriber(plan, text, has_dates) for text in texts)
         return regimes, trees
@@ -175,26 +182,41 @@ class LiveScorer:
     def _explain(
         self, steps: FilterSteps, n_reasons: int | None, opens_path: bool
     ) -> tuple[list[Reasons], list[Reasons]]:
-        """Reasons of each transaction and, if trees gave them, of the path that the trees saw."""
+        """Reasons of each transaction and, if trees gave them, of the history that they saw."""
         cells, codes, ranker = steps.continuous, steps.categorical, self.calibration.ranker
         rows, has_trees = list(map(FeatureRow, cells, codes)), isinstance(ranker, XGBoostRanker)
         of_regimes: list[Reasons] = [()] * len(rows)
-        if (opens_path or not has_trees) and self.model.n_states > 1:
+        if isinstance(ranker, CausesRanker):
+            return self._explain_causes(ranker.source, steps, n_reasons), of_regimes
+        if isinstance(ranker, CorrectedCausesRanker):
+            if opens_path:
+                of_regimes = self._explain_causes(ranker.cause_score, steps, n_reasons)
+        elif (opens_path or not has_trees) and self.model.n_states > 1:
             fraud_state = self.calibration.regimes[FILTERED].fraud_state
             predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
             terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
             of_regimes = list_reasons(terms, self._describers[0], rows, n_reasons)
         if not isinstance(ranker, XGBoostRanker):
             return of_regimes, [()] * len(rows)
-        terms = ranker.explain(cells, codes, self._compute_path(steps, ranker))
+        terms = ranker.explain(self._make_ranker_rows(steps))
         return list_reasons(terms, self._describers[1], rows, n_reasons), of_regimes
 
-    def _compute_path(self, steps: FilterSteps, ranker: Ranker) -> Array | None:
-        """The columns of the path [N, P]; None if the ranker does not score with them."""
-        if not ranker.needs_path:
-            return None
-        path = BeliefPath(steps.prior_beliefs, steps.has_prior, steps.beliefs)
-        return compute_path_columns(self.model, path, steps.continuous, steps.categorical)
+    def _explain_causes(
+        self, score: CauseScore, steps: FilterSteps, n_reasons: int | None
+    ) -> list[Reasons]:
+        cells = steps.continuous, steps.categorical
+        counterparty = self.features.plan.schema.counterparty
+        return score.explain(counterparty, *cells, np.asarray(steps.causes), n_reasons)
+
+    def _make_ranker_rows(
+        self, steps: FilterSteps, rows: Sequence[TransactionRow] = ()
+    ) -> RankerRows:
+        """The transactions for the ranker, with the path [N, P] if it scores with that."""
+        cells, path, ranker = (steps.continuous, steps.categorical), None, self.calibration.ranker
+        if ranker is not None and ranker.needs_path:
+            beliefs = BeliefPath(steps.prior_beliefs, steps.has_prior, steps.beliefs)
+            path = compute_path_columns(self.model, beliefs, *cells)
+        return RankerRows(rows, *cells, path, steps.causes)
 
     def _unpack(
         self, states: Sequence[DetectorState]

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import expit, log_expit
@@ -26,11 +26,11 @@ from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.panel import has_both_labels
+from turncoat.scoring.causes import CAUSES_TEXT, CauseScore
+from turncoat.scoring.descriptions import HISTORY, PATH_TEXT
 from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
 
-Rows = Transactions | Sequence[TransactionRow]  # of a file, or live
-Path = Array | None  # columns of the path [N, P]; None for a ranker that does not need them
 Pair = tuple[Array, Array]
 
 SHRINKAGES = (np.inf, 1e3, 10.0)  # the strongest first
@@ -41,16 +41,27 @@ _MIN_KEEP = 1e-3  # keeps lines finite when all new labels are equal
 _ONE_THREAD_ROWS = 1000  # below this, waiting for threads takes longer than the work
 
 
+class RankerRows(NamedTuple):
+    """N transactions as rankers take them."""
+
+    transactions: Transactions | Sequence[TransactionRow]  # of a file, or live
+    continuous: Array  # [N, D]
+    categorical: Array  # [N, J]
+    path: Array | None = None  # [N, P] columns of the path, for a ranker that needs them
+    causes: Array | None = None  # [N, C] of two-sided chains, for a ranker that needs them
+
+
 @dataclass(frozen=True, eq=False)
 class Ranker(ABC):
     """Gives transactions scores that rank them; higher is riskier, on any scale."""
 
     source: Any  # the object that `make_ranker` made it from
     needs_path: ClassVar[bool] = False  # whether it scores with the columns of the path
+    history_text: ClassVar[str] = HISTORY  # what its reasons call everything before the row
 
     @abstractmethod
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
-        """Scores [N] of transactions with features [N, D] and [N, J], and the path if needed."""
+    def score(self, rows: RankerRows) -> Array:
+        """Scores [N]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,36 +70,53 @@ class ColumnRanker(Ranker):
 
     place: int  # among the continuous columns
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
+    def score(self, rows: RankerRows) -> Array:
         """The values of the column [N]."""
-        if isinstance(rows, Transactions):
-            return rows.column(self.source)
-        return np.array([row.numbers[self.place] for row in rows])
+        if isinstance(rows.transactions, Transactions):
+            return rows.transactions.column(self.source)
+        return np.array([row.numbers[self.place] for row in rows.transactions])
+
+
+class CausesRanker(Ranker):
+    """The causes of fraud: two-sided chains and the scorecard of a `CauseScore`."""
+
+    def score(self, rows: RankerRows) -> Array:
+        """Log odds [N]."""
+        return score_causes(self.source, rows)
 
 
 class XGBoostRanker(Ranker):
     """Fitted trees on continuous columns, then codes (missing as NaN), then the path if any."""
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
+    def score(self, rows: RankerRows) -> Array:
         """Log odds [N]."""
-        columns = build_ranker_matrix(continuous, categorical, path)
+        columns = build_ranker_matrix(rows.continuous, rows.categorical, rows.path)
+        margins = self._start_margins(rows)
         found: Array = self._choose_booster(len(columns)).inplace_predict(
-            columns, predict_type="margin", **self._options
+            columns, predict_type="margin", base_margin=margins, **self._options
         )
         return found.astype(np.float64)
 
-    def explain(self, continuous: Array, categorical: Array, path: Path) -> LogOddsContributions:
-        """Exact contributions (TreeSHAP) of N rows' features and path to their log odds."""
+    def explain(self, rows: RankerRows) -> LogOddsContributions:
+        """Exact contributions (TreeSHAP) of N rows' features and history to their log odds."""
         from xgboost import DMatrix
 
-        booster = self._choose_booster(len(continuous))
-        columns = DMatrix(build_ranker_matrix(continuous, categorical, path), nthread=1)
+        continuous, categorical = rows.continuous, rows.categorical
+        booster, margins = self._choose_booster(len(continuous)), self._start_margins(rows)
+        matrix = build_ranker_matrix(continuous, categorical, rows.path)
+        columns = DMatrix(matrix, base_margin=margins, nthread=1)
         found: Array = booster.predict(columns, pred_contribs=True, **self._options)
         terms = found.astype(np.float64)
         ends = np.cumsum([continuous.shape[1], categorical.shape[1]])
         cells, codes, of_path = np.split(terms[:, :-1], ends, axis=1)
-        rivals = np.zeros(len(terms), np.int64)
-        return LogOddsContributions(0, rivals, of_path.sum(axis=1), cells, codes, terms[:, -1])
+        history, rest = of_path.sum(axis=1), terms[:, -1]
+        if margins is not None:  # XGBoost adds them to the last term
+            history, rest = history + margins, rest - margins
+        return LogOddsContributions(0, np.zeros(len(terms), np.int64), history, cells, codes, rest)
+
+    def _start_margins(self, rows: RankerRows) -> Array | None:
+        """The log odds that the trees start from [N]; None for the same for all."""
+        return None
 
     @cached_property
     def _options(self) -> dict[str, Any]:
@@ -112,17 +140,39 @@ class HybridRanker(XGBoostRanker):
     """A booster that sees the path too."""
 
     needs_path = True
+    history_text = PATH_TEXT
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectedCausesRanker(XGBoostRanker):
+    """A booster that starts from the log odds of the causes, and corrects them."""
+
+    cause_score: CauseScore
+    history_text = CAUSES_TEXT
+
+    def _start_margins(self, rows: RankerRows) -> Array:
+        # XGBoost takes ten times as long to read float64.
+        return score_causes(self.cause_score, rows).astype(np.float32)
 
 
 class HeadRanker(Ranker):
     """The classification head that a neural model's encoder was trained with."""
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
+    def score(self, rows: RankerRows) -> Array:
         """Log odds [N]; live rows are encoded one by one, so that a batch changes no bit."""
-        if isinstance(rows, Transactions):
-            return np.asarray(self.source.score_head(continuous, categorical))
-        latents = map(self.source.encode_row, continuous, categorical)
+        cells = rows.continuous, rows.categorical
+        if isinstance(rows.transactions, Transactions):
+            return np.asarray(self.source.score_head(*cells))
+        latents = map(self.source.encode_row, *cells)
         return np.array([float(self.source.score_latents(row)) for row in latents])
+
+
+def score_causes(score: CauseScore, rows: RankerRows) -> Array:
+    """Log odds of the causes [N]; DataError without causes."""
+    if rows.causes is None:
+        problem = "this detector scores the causes of fraud, and the panel has none"
+        raise DataError(f"{problem}. Make it with the detector's own `features_`")
+    return score.score(rows.continuous, rows.categorical, rows.causes)
 
 
 def build_ranker_matrix(continuous: Array, categorical: Array, path: Array | None = None) -> Array:
@@ -134,6 +184,10 @@ def build_ranker_matrix(continuous: Array, categorical: Array, path: Array | Non
 def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
     """A ranker from a column's name, an XGBoost classifier or booster, or the model's encoder."""
     plan = features.plan
+    if isinstance(source, CauseScore):
+        if plan.chains is None:
+            raise ConfigError("the ranker scores the causes of fraud; the features have no chains")
+        return CausesRanker(source)
     if isinstance(source, FrozenEncoder):
         if getattr(model, "encoder_", None) is not source:
             problem = "the ranker is an encoder, but not the one of the detector's model"

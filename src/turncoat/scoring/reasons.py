@@ -22,15 +22,17 @@ from turncoat.numerics.jit import jit_exact
 from turncoat.scoring.descriptions import OTHERS, FeatureDescriber
 
 
-class Reason(Struct, frozen=True, gc=False):
-    """One term of the log odds behind a score: of the fraud regime, or of trees."""
+class Reason(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One term of the log odds behind a score: of the fraud regime, of trees, or a cause."""
 
     source: Annotated[str, Meta(description="column, group of features, or history")]
     text: Annotated[str, Meta(description="the same in words")]
     log_odds: Annotated[float, Meta(description="above 0 for fraud, below 0 against it")]
+    share: Annotated[float | None, Meta(description="of a cause among all causes")] = None
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.log_odds:+.1f}"
+        strength = f"{self.log_odds:+.1f}" if self.share is None else f"{self.share:.0%}"
+        return f"{self.text}: {strength}"
 
 
 Reasons = tuple[Reason, ...]

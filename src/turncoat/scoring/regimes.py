@@ -16,6 +16,7 @@ from turncoat.panel import select_known
 from turncoat.scoring.scores import mix_rates
 
 PRIOR_ROWS = 1.0  # every regime's mean starts with this many transactions at the overall rate
+_MIN_SHOWN = 1e-5  # share of the transactions; regimes with fewer have no row in the table
 BETA_PRIOR = 0.5  # both counts of the Beta prior (Jeffreys): no fraud seen does not mean no risk
 _MAX_EM_STEPS, _MIN_EM_STEP = 200, 1e-6
 MIN_OUTCOMES = 10  # frauds, or genuine transactions; with fewer the rates are rough
@@ -201,13 +202,18 @@ class Regimes:
             f"{self.n_rows:,.0f} transactions, {self.base_rate:.2%} fraud; {where}",
             "regime  transactions   fraud rate   (90 % interval)  enrichment  stays",
         ]
-        for k in range(self.n_states):
+        is_empty = self.occupancy < _MIN_SHOWN
+        is_empty[self.fraud_state] = False
+        for k in np.flatnonzero(~is_empty):
             star = "*" if k == self.fraud_state else " "
             lines.append(
                 f"{k:>5}{star}  {self.occupancy[k]:>11.1%}  {self.mean_rates[k]:>11.2%}  "
                 f"({low[k]:>6.2%} to {high[k]:>6.2%})  {self.enrichment[k]:>9.1f}x  "
                 f"{self.stickiness[k]:.0%}"
             )
+        if is_empty.any():
+            names = ", ".join(map(str, np.flatnonzero(is_empty)))
+            lines.append(f"hardly any transaction in {names}")
         n_frauds = self.frauds.sum()
         n_genuine = self.n_rows - n_frauds
         if min(n_frauds, n_genuine) < MIN_OUTCOMES:

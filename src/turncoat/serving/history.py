@@ -100,8 +100,9 @@ class ScoreHistory:
         is_customer = key == customer_key(key[2:])
         state: bytes | None = None
         rows: list[tuple[TransactionRow, int]] = []  # not yet in `state`, with labels
-        # How each transaction counts: its label, and its time or the latest before it.
-        counted: dict[tuple[str, str], tuple[int, float]] = {}
+        # How each transaction counts: its label, its time or the latest before it, and how far the
+        # customer's side explains a fraud.
+        counted: dict[tuple[str, str], tuple[int, float, float]] = {}
         latest = -math.inf
         for entry in reversed(entries):
             content, is_score = _unpack(entry), entry.kind == SCORE
@@ -111,9 +112,17 @@ class ScoreHistory:
                 if is_customer:
                     fields.pop(schema.counterparty, None)
                 label = encode_label(content.label, content.label_follows)
-                rows.append((parse_row(schema, fields), label))
+                # A fraud is reported with what its customer explained then: the row does not say.
+                weighs = not is_customer and label == 1
+                rows.append((parse_row(schema, fields), NEVER if weighs else label))
                 latest = max(latest, entry.time)
-                counted[name] = label, latest
+                counted[name] = label, latest, content.intruder
+                if weighs:
+                    state, rows = self._advance(state, rows, is_customer), []
+                    if state is not None:
+                        about = latest, label, NEVER, content.intruder
+                        before = DetectorState(None, state)
+                        state = live.report_label(before, *about).counterparty
             conditions = is_customer and not is_score and entry.belief_updated
             reports = not is_customer and not is_score
             if conditions or reports:
@@ -123,10 +132,10 @@ class ScoreHistory:
                 state = live.condition(DetectorState(state), label).customer
             if reports and state is not None:
                 label = int(content.label or 0)
-                earlier, time = counted.get(name, (NEVER, min(entry.time, latest)))
-                counted[name] = label, time
+                earlier, time, explained = counted.get(name, (NEVER, min(entry.time, latest), 0.0))
+                counted[name] = label, time, explained
                 before = DetectorState(None, state)
-                state = live.report_label(before, time, label, earlier).counterparty
+                state = live.report_label(before, time, label, earlier, explained).counterparty
         return self._advance(state, rows, is_customer)
 
     def _advance(

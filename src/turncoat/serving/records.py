@@ -75,6 +75,7 @@ class LogContent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     label_follows: bool = True
     is_replayed: bool = False  # from a file: the model may have been fitted on it
     state_times: tuple[float, ...] = ()  # latest transaction time in each of `states`
+    intruder: float = 0.0  # P(an intruder's) when scored, for later labels
 
 
 _encode = msgspec.msgpack.Encoder().encode

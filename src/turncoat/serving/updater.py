@@ -20,6 +20,7 @@ import numpy as np
 
 from turncoat.errors import ContentionError, CorruptRecordError, DataError, StateError, StoreError
 from turncoat.features import NEVER, UNKNOWN
+from turncoat.features.chains import INTRUDER
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.live import FilterSteps
 from turncoat.scoring.scores import Score
@@ -277,6 +278,7 @@ class BatchUpdate:
                 transaction.label_follows,
                 transaction.is_replayed,
                 tuple([change.time for change in logged]),
+                0.0 if steps.causes is None else float(steps.causes[row, INTRUDER]),
             )
             ids = SCORE, transaction.id, transaction.time
             self._append_entry(ids, changes, content, not prepared.keeps_belief)
@@ -345,7 +347,8 @@ class BatchUpdate:
             await self._read([(key, other)])
             if (before := (await self._load(other)).state) is not None:
                 time = content.state_times[place]  # a late transaction counted as of a later one
-                state = live.report_label(DetectorState(None, before), time, value, earlier)
+                about = time, value, earlier, content.intruder
+                state = live.report_label(DetectorState(None, before), *about)
                 reported = responses.REPORTED if value == 1 else responses.GENUINE_REPORTED
                 states[other], counterparty = state.counterparty or b"", reported
         # The customer is written even if unchanged: its counter guards what was read of the log.

@@ -1,0 +1,176 @@
+"""Learn all causes of fraud from labelled transactions (docs/chains.md).
+
+Nothing about lengths, factors or shares is given. The two chains and the scorecard take turns, each
+told how far the others explain a fraud.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from turncoat.arrays import Array
+from turncoat.data.splits import DAY, Split
+from turncoat.data.transactions import Transactions
+from turncoat.features import Features
+from turncoat.features.batch import compute_causes
+from turncoat.features.chains import INTRUDER, Chains
+from turncoat.features.history import TIME_CATEGORICAL, TIME_CONTINUOUS
+from turncoat.features.split_panels import build_split_panel, select_visible
+from turncoat.models.tuning import TrainingRows, sample_customers
+from turncoat.panel import Panel, has_both_labels
+from turncoat.scoring.causes import CauseScore, HeldOutRows
+from turncoat.scoring.compromise_fitting import (
+    N_PHASES,
+    LabelledDays,
+    choose_phases,
+    fit_compromise,
+)
+from turncoat.scoring.intruder_fitting import CustomerRows, Profile, fit_intruder, fit_profile
+from turncoat.scoring.rankers import build_ranker_matrix
+from turncoat.scoring.scorecard import Scorecard
+
+_MAX_COUNTERPARTY_ROWS = 200_000
+_MAX_CARD_ROWS = 250_000
+_N_ROUNDS = 2
+_N_FOLDS = 2
+
+
+class FittedCauses(NamedTuple):
+    """Chains of both sides, and the scorecard of a transaction by itself."""
+
+    chains: Chains
+    scorecard: Scorecard
+
+
+def fit_causes(features: Features, transactions: Transactions, seed: int = 0) -> FittedCauses:
+    """Learn all causes from these transactions; a side that shows nothing has no chain."""
+    transactions.require_labels("learning the causes of fraud")
+    rows = CustomerRows.sample(transactions, seed)
+    profile = None if rows is None else fit_profile(rows)
+    panel = features.add_chains(None).transform(transactions)
+    days = LabelledDays.collect(transactions)
+    sample = None if days is None else days.sample(_MAX_COUNTERPARTY_ROWS)
+    chains = Chains()
+    n_phases: tuple[int, ...] = N_PHASES
+    intruder_risk, compromise_risk = np.zeros(panel.n_rows), np.zeros(panel.n_rows)
+    # What the transaction by itself explains comes first: an intruder would explain it too.
+    scorecard = fit_scorecard(features, panel, np.zeros(panel.n_rows), seed)
+    for _ in range(_N_ROUNDS):
+        if days is not None and sample is not None and n_phases:
+            frauds = sample.weigh(intruder_risk)
+            n_phases = choose_phases(frauds, n_phases)
+            other = None
+            compromise_risk = np.zeros(panel.n_rows)
+            if n_phases:
+                other = fit_compromise(frauds, n_phases[0], start=chains.compromise)
+                compromise_risk = days.weigh(intruder_risk).smooth(other)
+            chains = replace(chains, compromise=other)
+        if rows is not None and profile is not None:
+            row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
+            explained = combine_causes(compromise_risk, row_risk)[rows.places]
+            chains = replace(chains, intruder=fit_intruder(rows, profile, explained))
+            plan = features.add_chains(Chains(chains.intruder)).plan
+            intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
+        others = combine_causes(intruder_risk, compromise_risk)
+        scorecard = fit_scorecard(features, panel, others, seed)
+    return FittedCauses(chains, scorecard)
+
+
+def combine_held_out(
+    features: Features, scorecard: Scorecard, transactions: Transactions, split: Split
+) -> tuple[CauseScore, Array]:
+    """The score of the causes, combined as the selection part says, and its log odds there.
+
+    `features` have the chains. Rows of unknown label are left out; without any others the causes
+    combine as independent ones.
+    """
+    score, rows = CauseScore(scorecard), split.selection
+    rows = rows[np.asarray(transactions.labels)[rows] >= 0]
+    if len(rows) == 0:
+        return score, np.empty(0)
+    panel, places = build_split_panel(features, transactions, split, "selection", rows)
+    cells = panel.continuous[places], panel.categorical[places], np.asarray(panel.causes)[places]
+    known = np.asarray(transactions.labels)[rows], transactions.customer_codes[rows]
+    score = score.choose_combination(HeldOutRows(*cells, *known))
+    return score, score.score(*cells)
+
+
+def build_corrected_rows(
+    features: Features, score: CauseScore, transactions: Transactions, split: Split, seed: int
+) -> TrainingRows:
+    """The fit and selection parts for trees that start from the log odds of the causes.
+
+    The log odds of a fit row come from densities and a scorecard that were learnt without its
+    customer, so that no tree sees what its own label taught.
+    """
+    rows = np.union1d(split.fit, split.selection)
+    rows = rows[np.asarray(transactions.labels)[rows] >= 0]
+    visible, own = select_visible(transactions, split, "selection", rows)
+    panel = features.transform(visible)
+    cells = panel.continuous, panel.categorical
+    margins = score.score(*cells, np.asarray(panel.causes))
+    seen, _ = select_visible(transactions, split, "fit")
+    folds = np.random.default_rng(seed).integers(_N_FOLDS, size=len(transactions.customers))
+    fit_rows = own[np.isin(rows, split.fit)]
+    for fold in range(_N_FOLDS):
+        others = seen.take(folds[seen.customer_codes] != fold)
+        if not has_both_labels(np.asarray(others.labels)):
+            continue
+        chains, scorecard = _relearn(features, score, others, seed)
+        held_out = compute_causes(features.add_chains(chains).plan, visible)
+        found = replace(score, scorecard=scorecard).score(*cells, held_out)
+        held_out_rows = fit_rows[folds[visible.customer_codes[fit_rows]] == fold]
+        margins[held_out_rows] = found[held_out_rows]
+    columns = build_ranker_matrix(panel.continuous[own], panel.categorical[own])
+    known = np.asarray(transactions.labels)[rows], transactions.customer_codes[rows]
+    days, is_selection = transactions.times[rows] / DAY, np.isin(rows, split.selection)
+    return TrainingRows(columns, *known, days, is_selection, margins[own])
+
+
+def _relearn(
+    features: Features, score: CauseScore, transactions: Transactions, seed: int
+) -> FittedCauses:
+    """The densities of surprises and the scorecard, learnt anew; rates start from the chains'."""
+    chains = features.plan.chains or Chains()
+    own, rows = chains.intruder, CustomerRows.sample(transactions, seed)
+    panel = features.transform(transactions)
+    intruder_risk = np.asarray(panel.causes)[:, INTRUDER]
+    days, compromise_risk = LabelledDays.collect(transactions), np.zeros(panel.n_rows)
+    if days is not None and chains.compromise is not None:
+        compromise_risk = days.weigh(intruder_risk).smooth(chains.compromise)
+    if own is not None and rows is not None:
+        profile = Profile(own.scale, own.unit, own.prior)
+        row = expit(score.scorecard.score(panel.continuous, panel.categorical))
+        explained = combine_causes(compromise_risk, row)[rows.places]
+        own = fit_intruder(rows, profile, explained)
+        plan = features.add_chains(Chains(own)).plan
+        intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
+    others = combine_causes(intruder_risk, compromise_risk)
+    scorecard = fit_scorecard(features, panel, others, seed)
+    return FittedCauses(replace(chains, intruder=own), scorecard)
+
+
+def combine_causes(*risks: Array) -> Array:
+    """The probability that at least one of independent causes makes a transaction fraud."""
+    safe: Array = np.ones(1)
+    for risk in risks:
+        safe = safe * (1.0 - risk)
+    return 1.0 - safe
+
+
+def fit_scorecard(features: Features, panel: Panel, others: Array, seed: int) -> Scorecard:
+    """A scorecard on the transaction's own columns; chains account for its history."""
+    labels = np.asarray(panel.labels)
+    known = np.flatnonzero(labels >= 0)
+    customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)[known]
+    known = known[sample_customers(labels[known] == 1, customers, _MAX_CARD_ROWS, seed)]
+    plan = features.plan
+    history = {*plan.engineered_continuous, *plan.engineered_categorical}
+    history -= {*TIME_CONTINUOUS, *TIME_CATEGORICAL}
+    usable = np.array([name not in history for name in (*plan.continuous, *plan.categorical)])
+    cells = panel.continuous[known], panel.categorical[known]
+    return Scorecard.fit(*cells, labels[known], others[known], usable)

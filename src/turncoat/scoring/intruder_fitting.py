@@ -1,0 +1,182 @@
+"""Learn the chain of intruders from labelled transactions, by EM (docs/chains.md).
+
+The scale of amounts and the prior of profiles come first, by empirical Bayes. EM then learns the
+rates, the intruder's share and the two densities of surprises, with labels on the rows' components.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import gammaln
+
+from turncoat.arrays import Array
+from turncoat.data.transactions import Transactions
+from turncoat.features.chains import IntruderChain
+from turncoat.models.tuning import sample_customers
+from turncoat.numerics import intruder
+from turncoat.numerics.intruder import IntruderTables
+
+_MAX_ROWS = 250_000  # of whole customers
+_N_ITERATIONS = 20
+_START = (0.002, 0.1, 0.3)  # onsets and ends per day, share: where EM starts
+_PRIOR_ROWS = 20.0  # that densities of all profiles weigh in those of short ones
+_FLOOR = 1e-3  # share of a uniform density, so that no surprise is impossible
+
+
+class CustomerRows(NamedTuple):
+    """Rows of whole customers, for the customer's chain."""
+
+    places: Array  # [N] among the transactions
+    offsets: Array
+    customers: Array  # [N] codes from 0
+    times: Array
+    amounts: Array
+    labels: Array
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows N."""
+        return len(self.places)
+
+    @classmethod
+    def sample(cls, data: Transactions, seed: int) -> CustomerRows | None:
+        """Whole customers, those with fraud in proportion; None without amounts."""
+        if data.schema.amount is None:
+            return None
+        labels = np.asarray(data.labels)
+        places = sample_customers(labels == 1, data.customer_codes, _MAX_ROWS, seed)
+        part = data.take(places)
+        amounts = part.column(str(data.schema.amount))
+        codes = np.repeat(np.arange(part.n_customers), np.diff(part.offsets))
+        if np.isnan(amounts).all():
+            return None
+        own = part.offsets, codes, part.times, amounts, labels[places].astype(np.int64)
+        return cls(places, *own)
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """The scale of amounts and the prior of profiles."""
+
+    scale: int
+    unit: float
+    prior: Array
+
+
+def fit_profile(rows: CustomerRows) -> Profile:
+    """The scale and the Normal-Gamma prior with the highest likelihood of genuine amounts."""
+    is_used = (rows.labels != 1) & ~np.isnan(rows.amounts)
+    amounts, customers = rows.amounts[is_used], rows.customers[is_used]
+    sizes = np.abs(amounts)
+    unit = 0.01 * float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else 1.0
+    best: tuple[float, Profile] | None = None
+    for scale in (intruder.ARSINH, intruder.ROOT, intruder.IDENTITY):
+        if scale == intruder.ARSINH:
+            values, slopes = np.arcsinh(amounts / unit), 1.0 / np.hypot(amounts, unit)
+        elif scale == intruder.ROOT:
+            values = np.sign(amounts) * np.sqrt(sizes)
+            slopes = 0.5 / np.sqrt(np.maximum(sizes, unit))
+        else:
+            values, slopes = amounts, np.ones(len(amounts))
+        prior, log_likelihood = _fit_prior(values, customers)
+        log_likelihood += float(np.log(slopes).sum())
+        if best is None or log_likelihood > best[0]:
+            best = log_likelihood, Profile(scale, unit, prior)
+    assert best is not None
+    return best[1]
+
+
+def _fit_prior(values: Array, customers: Array) -> tuple[Array, float]:
+    """Empirical Bayes: the prior that maximises the marginal likelihood of customers' values."""
+    counts = np.bincount(customers)
+    is_used = counts > 0
+    n = counts[is_used].astype(np.float64)
+    centre, spread = float(values.mean()), float(values.std()) or 1.0
+    scaled = (values - centre) / spread
+    means = np.bincount(customers, scaled)[is_used] / n
+    squares = np.maximum(np.bincount(customers, scaled**2)[is_used] - n * means**2, 0.0)
+
+    def lose(at: Array) -> float:
+        mean, (weight, shape, rate) = at[0], np.exp(np.clip(at[1:], -12.0, 12.0))
+        weights, shapes = weight + n, shape + 0.5 * n
+        rates = rate + 0.5 * squares + 0.5 * weight * n * (means - mean) ** 2 / weights
+        terms = gammaln(shapes) - gammaln(shape) + shape * np.log(rate) - shapes * np.log(rates)
+        terms += 0.5 * np.log(weight / weights) - 0.5 * n * math.log(2 * math.pi)
+        return -float(terms.sum()) / len(values)
+
+    best = minimize(lose, [0.0, 0.0, 1.0, 0.0], method="Nelder-Mead", options={"maxfev": 1500})
+    weight, shape, rate = np.exp(np.clip(best.x[1:], -12.0, 12.0))
+    prior = np.array([best.x[0] * spread + centre, weight, shape, rate * spread**2])
+    return prior, -best.fun * len(values) - len(values) * math.log(spread)
+
+
+def fit_intruder(rows: CustomerRows, profile: Profile, explained: Array) -> IntruderChain:
+    """EM over rates, share, background and the two densities of surprises."""
+    fixed = profile.scale, profile.unit, profile.prior
+    empty = np.zeros((intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES))
+    tables = IntruderTables(*_START, *fixed, empty)
+    is_intruder = np.where(rows.labels == 1, 0.5 * (1.0 - explained), 0.0)
+    outputs = np.zeros((len(intruder.OUTPUTS), rows.n_rows))
+    background = max(float((rows.labels == 1).mean()), 1e-6)
+    data = rows.offsets, rows.times
+    groups = _group_histories(rows)
+    intruder.replay_intruder(*data, rows.amounts, tables, outputs)
+    tables = tables._replace(log_ratios=_compare_densities(outputs[2], groups, is_intruder))
+    for _ in range(_N_ITERATIONS):
+        log_ratios = intruder.replay_intruder(*data, rows.amounts, tables, outputs)
+        found = intruder.expect_intruder(
+            *data, rows.labels, log_ratios, explained, background, tables, is_intruder
+        )
+        background = (found.background_frauds + 0.5) / (found.labelled_rows + 1.0)
+        tables = tables._replace(
+            onset=(found.onsets + 0.5) / (found.absent_days + 1.0),
+            end=(found.ends + 0.5) / (found.present_days + 5.0),
+            share=min((found.intruder_rows + 0.5) / (found.present_rows + 1.0), 0.999),
+            log_ratios=_compare_densities(outputs[2], groups, is_intruder),
+        )
+    return IntruderChain(*tables)
+
+
+def _group_histories(rows: CustomerRows) -> Array:
+    """The history group of each row [N], by the number of the customer's earlier amounts."""
+    has_amount = ~np.isnan(rows.amounts)
+    earlier = np.cumsum(has_amount) - has_amount
+    earlier -= np.repeat(earlier[rows.offsets[:-1]], np.diff(rows.offsets))
+    return np.searchsorted(intruder.HISTORY_LIMITS, earlier, "right")
+
+
+def _compare_densities(surprises: Array, groups: Array, is_intruder: Array) -> Array:
+    """Log ratios of intruders' to owners' densities [groups, surprises]."""
+    is_known = ~np.isnan(surprises)
+    kinds = []
+    for weights in (is_intruder, 1.0 - is_intruder):
+        common = _estimate_density(surprises[is_known], weights[is_known])
+        densities = np.empty((intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES))
+        for group in range(intruder.N_HISTORY_GROUPS):
+            own = is_known & (groups == group)
+            total = float(weights[own].sum())
+            density = _estimate_density(surprises[own], weights[own]) if total > 0 else common
+            densities[group] = (total * density + _PRIOR_ROWS * common) / (total + _PRIOR_ROWS)
+        kinds.append(np.log((1 - _FLOOR) * densities + _FLOOR / intruder.N_SURPRISES))
+    return np.asarray(kinds[0] - kinds[1])
+
+
+def _estimate_density(surprises: Array, weights: Array) -> Array:
+    """A kernel density on the grid of surprises that adds up to 1, with Silverman's width."""
+    n, step = intruder.N_SURPRISES, intruder.SURPRISE_STEP
+    places = np.rint((surprises - intruder.MIN_SURPRISE) / step).astype(np.int64).clip(0, n - 1)
+    total = weights.sum()
+    if not total > 0:
+        return np.full(n, 1.0 / n)
+    n_effective = total**2 / (weights**2).sum()
+    mean = (weights * surprises).sum() / total
+    spread = math.sqrt((weights * (surprises - mean) ** 2).sum() / total)
+    width = max(0.9 * spread * n_effective**-0.2, 0.5 * step)
+    grid = step * np.arange(n)
+    kernel = np.exp(-0.5 * ((grid[:, None] - grid) / width) ** 2)
+    return np.asarray(kernel / kernel.sum(axis=0) @ np.bincount(places, weights, n) / total)
