@@ -9,7 +9,14 @@ from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.fitting import FitReport, RestartReport
 from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.model import NeuralVariationalHMM
-from turncoat.models.parameters import HMMParams, Prior, VariationalParams, align_states
+from turncoat.models.parameters import (
+    ContinuousHMMParams,
+    ContinuousVariationalParams,
+    HMMParams,
+    Prior,
+    VariationalParams,
+    align_states,
+)
 from turncoat.models.storage import load_model
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
@@ -35,5 +42,6 @@ def __getattr__(name: str) -> object:
 __all__ = ["BundleError", "ConfigError", "DataError", "NotFittedError", "TurncoatError"]
 __all__ += ["Detector", "DetectorState", "Panel", "load", "load_model"]
 __all__ += ["BaumWelchHMM", "Encoder", "NeuralVariationalHMM", "VariationalHMM"]
-__all__ += ["Anchors", "HMMParams", "Prior", "VariationalParams", "align_states"]
+__all__ += ["Anchors", "ContinuousHMMParams", "ContinuousVariationalParams", "HMMParams", "Prior"]
+__all__ += ["VariationalParams", "align_states"]
 __all__ += ["FitReport", "Posteriors", "RestartReport"]

@@ -18,6 +18,7 @@ from turncoat import load
 from turncoat.cli import app
 from turncoat.cli.choosing import parse_budget
 from turncoat.data import read
+from turncoat.evaluation import chain_search
 from turncoat.evaluation import champion as champions
 from turncoat.evaluation.verdict import SHOWN
 from turncoat.models import boosting, tuning
@@ -31,7 +32,7 @@ def _quick() -> Iterator[None]:
     """Short searches on one thread."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "MAX_ROUNDS", 40)
-        for module in (champions, boosting):
+        for module in (champions, chain_search, boosting):
             patch.setattr(module, "available_threads", lambda: 1)
         yield
 

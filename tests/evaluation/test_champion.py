@@ -9,17 +9,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy.special import expit
 
 from tests.evaluation.samples import SCHEMA, make_payments, make_portfolio
 from turncoat import ConfigError, DataError
 from turncoat.data import read
 from turncoat.data.splits import Split, split_automatically, split_by_customer, split_by_time
 from turncoat.data.transactions import Transactions
+from turncoat.evaluation import chain_search
 from turncoat.evaluation import champion as champions
 from turncoat.evaluation.champion import ALL, SELECTED, Champion, KindTrial, choose_champion
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.features import Features
 from turncoat.models import boosting, tuning
+from turncoat.scoring.detector import CHAIN_KINDS, DESCRIPTIONS, DETECTOR_KINDS
+from turncoat.scoring.rankers import XGBoostRanker
 
 PLAIN = Features("processed", min_count=4)
 
@@ -28,7 +32,7 @@ PLAIN = Features("processed", min_count=4)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short searches on one thread."""
     monkeypatch.setattr(tuning, "MAX_ROUNDS", 60)
-    for module in (champions, boosting):
+    for module in (champions, chain_search, boosting):
         monkeypatch.setattr(module, "available_threads", lambda: 1)
 
 
@@ -50,7 +54,7 @@ def choose(transactions: Transactions, parts: Split, **settings: Any) -> Champio
 def digest(found: Champion) -> tuple[Any, ...]:
     """Everything that was chosen and fitted."""
     ranker = found.detector.calibration_.ranker
-    trees = None if ranker is None else bytes(ranker.source.save_raw("json"))
+    trees = bytes(ranker.source.save_raw("json")) if isinstance(ranker, XGBoostRanker) else None
     fitted = found.detector.digest_, found.detector.regimes.frauds.tolist(), trees
     return found.chosen, found.chain_trials, found.kind_trials, found.ranker, fitted
 
@@ -145,6 +149,97 @@ def test_the_standard_error_is_of_the_difference_by_customer() -> None:
     assert alone[1].standard_error > 1.5 * rows[1].standard_error
 
 
+def test_the_simplest_must_be_close_in_log_loss_too() -> None:
+    def pick(*figures: tuple[float, ...]) -> int:
+        trials = [KindTrial(str(i), SELECTED, 0.5, *some) for i, some in enumerate(figures)]
+        return int(champions._pick_simplest(trials).kind)
+
+    best = (0.0, 0.0, 0.0, 0.0)
+    assert pick((0.01, 0.02, 0.001, 0.002), best) == 0
+    assert pick((0.01, 0.02, 0.003, 0.002), best) == 1
+    assert pick((0.03, 0.02, 0.001, 0.002), best) == 1
+    # One orders best and another calibrates best: the one that orders best is taken.
+    assert pick((0.02, 0.01, 0.0, 0.0), (0.0, 0.0, 0.004, 0.001)) == 1
+
+
+def test_log_losses_compare_what_kinds_know_and_not_their_scale() -> None:
+    rng = np.random.default_rng(0)
+    labels, customers = (rng.random(3000) < 0.1).astype(np.int64), np.arange(3000) // 10
+    good = expit(2.5 * labels - 3 + rng.normal(0, 1, 3000))
+    columns = {"regimes": good, "chains": 0.01 * good, "ranker": rng.random(3000)}
+    days = np.zeros(3000, int)
+    scored = {(k, SELECTED): ScoredLabels(v, labels, customers, days) for k, v in columns.items()}
+    plain, tiny, useless = champions._compare_kinds(scored, 0)
+    assert min(one.excess_loss for one in (plain, tiny, useless)) == 0
+    assert abs(plain.excess_loss - tiny.excess_loss) < 0.01
+    assert useless.excess_loss > 3 * useless.loss_error > 0
+    assert plain.shortfall == tiny.shortfall == 0
+
+
+def test_scores_of_0_and_1_can_be_compared() -> None:
+    rng = np.random.default_rng(0)
+    labels, customers = (rng.random(600) < 0.2).astype(np.int64), np.arange(600) // 6
+    sure = np.where(rng.random(600) < 0.05, 1 - labels, labels).astype(float)
+    scored = {
+        ("regimes", SELECTED): ScoredLabels(sure, labels, customers, np.zeros(600, int)),
+        ("chains", SELECTED): ScoredLabels(0.5 * sure, labels, customers, np.zeros(600, int)),
+    }
+    for one in champions._compare_kinds(scored, 0):
+        assert np.isfinite([one.excess_loss, one.loss_error]).all()
+
+
+ENGINEERED = Features(min_count=4)
+
+
+def test_chains_are_compared_with_every_other_kind() -> None:
+    data = portfolio()
+    found = choose(data, split(data, split_by_customer), features=ENGINEERED)
+    assert {trial.kind for trial in found.kind_trials} == set(DETECTOR_KINDS)
+    order = [DETECTOR_KINDS.index(trial.kind) for trial in found.kind_trials]
+    assert order == sorted(order)  # the simplest first
+    precision = {trial.kind: trial.average_precision for trial in found.kind_trials}
+    assert min(precision["chains"], precision["chains+trees"]) > 0.5
+
+
+@pytest.mark.parametrize("kind", ["chains", "chains+trees"])
+def test_chains_can_be_chosen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among all kinds, as if they were the simplest that is good enough."""
+
+    def pick(trials: list[KindTrial]) -> KindTrial:
+        assert {trial.kind for trial in trials} == {"regimes", "ranker", *CHAIN_KINDS}
+        return next(trial for trial in trials if trial.kind == kind)
+
+    monkeypatch.setattr(champions, "_pick_simplest", pick)
+    data = portfolio()
+    parts, kinds = split(data, split_by_customer), ("regimes", "ranker", *CHAIN_KINDS)
+    found = choose(data, parts, features=ENGINEERED, kinds=kinds)
+    assert found.chosen.kind == found.detector.kind == kind
+    assert found.detector.features_.plan.chains is not None
+    assert f"score: {kind}, {DESCRIPTIONS[kind]}" in found.describe()
+    assert f"* {kind}: average precision" in found.describe()
+    scores = found.detector.score(data).probability[parts.test]
+    labels = np.asarray(data.labels)[parts.test]
+    assert scores[labels == 1].mean() > 3 * scores[labels == 0].mean()
+
+
+def test_chains_alone_need_no_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(tuning, "validate_params", refuse)
+    data = portfolio()
+    parts = split(data, split_by_customer)
+    found = choose(data, parts, features=ENGINEERED, kinds=("regimes", "chains"))
+    assert {trial.kind for trial in found.kind_trials} == {"regimes", "chains"}
+    assert found.ranker is None
+
+
+def test_features_without_a_history_leave_chains_out() -> None:
+    data = portfolio()
+    found = choose(data, split(data), kinds=("regimes", "chains"))
+    assert {trial.kind for trial in found.kind_trials} == {"regimes"}
+
+
 @pytest.mark.parametrize("by", [split_by_time, split_by_customer])
 def test_nothing_of_the_test_part_reaches_the_choice(by: Any) -> None:
     """Neither labels nor values of its rows."""
@@ -219,11 +314,14 @@ def test_histories_of_any_length(lengths: list[int], by: Any) -> None:
     assert again.score(data).probability.mean() == pytest.approx(0.08, abs=0.04)
 
 
+NAMES = r"regimes, chains, ranker, hybrid, chains\+trees"
+
+
 def test_options_that_cannot_be_are_refused() -> None:
     data = portfolio()
     parts = split(data)
     for settings, words in (
-        ({"kinds": ()}, r"kinds is \(\); each must be one of regimes, ranker, hybrid"),
+        ({"kinds": ()}, rf"kinds is \(\); each must be one of {NAMES}"),
         ({"kinds": ("regimes", "best")}, "kinds is"),
         ({"budget_s": 0.0, "max_trials": None}, "budget_s is 0.0"),
         ({"budget_s": float("nan")}, "budget_s is nan"),

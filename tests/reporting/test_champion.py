@@ -26,10 +26,10 @@ CHOICE = ChampionChoice(
     evidence_weights={f"feature_{n}": 1.5 - n / 10 for n in range(10)},
     chains=(ChainRow(8, 12, 6, 1, 0.61), ChainRow(8, 20, 10, 1, 0.6)),
     kinds=(
-        KindRow("regimes", "selected features", 0.6123, 0.1111, 0.02, False),
-        KindRow("ranker", "selected features", 0.7155, 0.0079, 0.0042, False),
-        KindRow("hybrid", "selected features", 0.7215, 0.0019, 0.0023, True),
-        KindRow("hybrid", "all features", 0.7234, 0.0, 0.0, False),
+        KindRow("regimes", "selected features", 0.6123, 0.1111, 0.02, 0.01, 0.002, False),
+        KindRow("ranker", "selected features", 0.7155, 0.0079, 0.0042, 0.001, 0.0004, False),
+        KindRow("hybrid", "selected features", 0.7215, 0.0019, 0.0023, 0.0001, 0.0002, True),
+        KindRow("hybrid", "all features", 0.7234, 0.0, 0.0, 0.0, 0.0, False),
     ),
 )
 GAP = Comparison(
@@ -67,6 +67,8 @@ def test_the_section_is_the_first_and_its_numbers_are_those_of_the_results() -> 
             one.average_precision,
             one.shortfall,
             one.standard_error,
+            one.excess_loss,
+            one.loss_error,
         ]
     rows = [row for row in read_page(report.html()).tables["champion"] if len(row) > 1]
     assert [row[0] for row in rows] == [

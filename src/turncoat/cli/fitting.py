@@ -49,7 +49,8 @@ DEVICE_HELP = "Neural tier: where to train the encoder."
 SPLIT_HELP = "Hold out the latest transactions, random customers, or as the data allow."
 STATES_HELP = "Number of regimes. `auto` tries 2 to 10; finished fits are kept in OUT-sweep."
 TEMPERATURE_HELP = "Divisor of the features' log densities, or `auto`; see docs/scores.md."
-KIND_HELP = "Score by the regimes, by trees inside them, or by trees that see the path too."
+KIND_HELP = "Only this kind of score: regimes, two-sided chains, or trees; see docs/champion.md."
+Kind = Literal["regimes", "chains", "ranker", "hybrid", "chains+trees"]
 BUDGET_HELP = "Time for choosing, such as 90s, 5m or 1h."
 TRIALS_HELP = "Trials of each search instead of a budget: repeatable on any machine."
 QUICK_HELP = "One trial of each search: worse, and done soon."
@@ -80,7 +81,7 @@ def fit(
     activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = "gelu",
     dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = 0,
     device: Annotated[Literal["auto", "cpu", "cuda"], Option(help=DEVICE_HELP)] = "auto",
-    kind: Annotated[Literal["regimes", "ranker", "hybrid"] | None, Option(help=KIND_HELP)] = None,
+    kind: Annotated[Kind | None, Option(help=KIND_HELP)] = None,
     ranker: Annotated[str, Option(help=RANKER_HELP)] = "",
     temperature: Annotated[str, Option(help=TEMPERATURE_HELP)] = "1",
     split: Annotated[Literal["auto", "time", "customer"], Option(help=SPLIT_HELP)] = "auto",
@@ -260,6 +261,8 @@ def _choose_states(
 
 
 def _print_fit(detector: Detector, ranker: str) -> None:
+    from turncoat.scoring.detector import DESCRIPTIONS
+
     report = detector.model_.fit_report_
     echo(f"{report.n_iter} iterations, stop reason: {report.stop_reason}, {report.seconds:.1f} s")
     training = getattr(detector.model_, "training_", None)
@@ -269,8 +272,7 @@ def _print_fit(detector: Detector, ranker: str) -> None:
         echo(f"Encoder: kept {epochs}, validation loss {loss:.4f} on held-out customers")
     echo(detector.describe())
     if detector.kind != "regimes":
-        path = " and the customer's path" if detector.kind == "hybrid" else ""
-        echo(f"Scores: boosted trees on the features{path}, calibrated inside each regime")
+        echo(f"Scores: {DESCRIPTIONS[detector.kind]}, calibrated inside each regime")
     if ranker:
         echo(f"Ranker: {ranker}, fitted inside each regime on the calibration part")
 

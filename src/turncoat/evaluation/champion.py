@@ -3,71 +3,65 @@
 Every choice is made on the selection part. The chain's features come in the order of a quick
 booster's gain; how many, and the number of states, is decided by average precision, with evidence
 weights learnt on some customers and applied to others. The kind of score is the simplest whose
-average precision is within one standard error of the best, by customer.
+average precision and log loss are within one standard error of the best, by customer.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit, logit
 from sklearn.base import clone
-from sklearn.metrics import average_precision_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, log_loss
 
 from turncoat.arrays import Array
 from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, require_extra
-from turncoat.evaluation.bootstrap import bootstrap
+from turncoat.evaluation.bootstrap import Resamples, bootstrap
+from turncoat.evaluation.chain_search import (
+    CHAIN_ROWS,
+    MAX_ITERATIONS,
+    Announce,
+    ChainSearch,
+    ChainTrial,
+    Effort,
+    sample_panel,
+    score_held_out,
+)
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.features import Features
-from turncoat.features.split_panels import build_fit_panel, build_split_panel
+from turncoat.features.split_panels import build_fit_panel, select_visible
 from turncoat.models import tuning
 from turncoat.models.boosting import BoostedTrees
-from turncoat.models.tuning import DEFAULT_PARAMS, TrainingRows, XGBoostParams, sample_customers
+from turncoat.models.tuning import TrainingRows, XGBoostParams, sample_customers
 from turncoat.models.variational import VariationalHMM
 from turncoat.numerics.engine import available_threads
-from turncoat.panel import Panel
+from turncoat.panel import has_both_labels
 from turncoat.scoring import Anchoring, Detector
-from turncoat.scoring.chain import ChainFit, SelectionRows
-from turncoat.scoring.detector import DETECTOR_KINDS
+from turncoat.scoring.chain import ChainFit
+from turncoat.scoring.chain_fitting import build_corrected_rows, combine_held_out, fit_causes
+from turncoat.scoring.detector import CHAIN_KINDS, DESCRIPTIONS, DETECTOR_KINDS, TREE_KINDS
 from turncoat.scoring.hybrid import build_training_rows
-from turncoat.scoring.rankers import build_ranker_matrix
-from turncoat.scoring.supervision import compute_anchor_likelihoods
-
-Announce = Callable[[str], None]
 
 BUDGET_S = 300.0
-N_FEATURES = (8, 4, 16, 32)  # of the chain; the first is tried with every number of states
-N_STATES = ((12, 6), (20, 10), (6, 3))  # all, and those of fraud
-N_SEEDS = 3
 # Shares of the budget by when chains, the search of trees and further kinds start nothing new.
-_CHAIN_SHARE, _SEARCH_SHARE, _KINDS_SHARE = 0.25, 0.55, 0.75
-_CHAIN_ROWS = 60_000  # of the fit part, and of the selection part with its history
+_CHAIN_SHARE, _SEARCH_SHARE, _KINDS_SHARE = 0.2, 0.55, 0.75
 _COMPARED_ROWS = 250_000
 _SEARCH_ROWS = 60_000
 _MAX_TRIALS = 20
 _N_RESAMPLES = 200
 _WIDE_STATES = 4
-_MAX_ITERATIONS = 60
-_QUICK = {**DEFAULT_PARAMS, "learning_rate": 0.1, "n_estimators": 100, "max_bin": 1024}
+_AP, _LOSS = "average_precision", "log_loss"
+_Columns = dict[tuple[str, str], ScoredLabels]  # of the selection part, by kind and chain
 
 SELECTED, ALL = "selected features", "all features"  # what a chain sees
-
-
-class ChainTrial(NamedTuple):
-    """A chain that was tried, and its average precision on the selection part."""
-
-    n_features: int
-    n_states: int
-    n_fraud_states: int
-    seed: int
-    average_precision: float
 
 
 class KindTrial(NamedTuple):
@@ -78,6 +72,8 @@ class KindTrial(NamedTuple):
     average_precision: float
     shortfall: float  # from the best kind
     standard_error: float  # of the shortfall, by customer
+    excess_loss: float = 0.0  # log loss above that of the kind with the least
+    loss_error: float = 0.0  # standard error of the excess, by customer
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,22 +113,16 @@ class Champion:
         else:
             text = f"{model.n_states} regimes on all features, fitted without labels"
             lines.append(f"  chain: {text}")
-        lines.append(f"  score: {kind}, {_WHY[kind]}")
+        lines.append(f"  score: {kind}, {DESCRIPTIONS[kind]}")
         for one in self.kind_trials:
             mark = "*" if one == self.chosen else " "
             gap = f", {one.shortfall:.3f} ± {one.standard_error:.3f} below the best"
             gap = gap if one.shortfall > 0 else ", the best"
             name = one.kind if one.chain == SELECTED else f"{one.kind}, chain on {one.chain}"
             lines.append(f"  {mark} {name}: average precision {one.average_precision:.3f}{gap}")
-        lines.append("  The simplest kind within one standard error of the best is taken.")
+        rule = "within one standard error of the best, in average precision and log loss"
+        lines.append(f"  The simplest kind {rule}, is taken.")
         return "\n".join(lines)
-
-
-_WHY = {
-    "regimes": "the regimes' fraud rates alone",
-    "ranker": "boosted trees on the features, calibrated inside the regimes",
-    "hybrid": "boosted trees that see the customer's path too, calibrated inside the regimes",
-}
 
 
 def choose_champion(
@@ -153,17 +143,14 @@ def choose_champion(
     the time, so that a seed gives the same detector on any machine.
     """
     _check_options(kinds, budget_s, max_trials)
-    choice = _Choice(
-        transactions,
-        split,
-        features or Features(),
+    effort = Effort(
         seed=seed,
         started=time.monotonic(),
         budget_s=math.inf if max_trials is not None else budget_s,
         max_trials=_MAX_TRIALS if max_trials is None else max_trials,
         announce=announce or (lambda text: None),
     )
-    return choice.run(kinds)
+    return _Choice(transactions, split, features or Features(), effort).run(kinds)
 
 
 def _check_options(kinds: tuple[str, ...], budget_s: float, max_trials: int | None) -> None:
@@ -185,30 +172,33 @@ class _Choice:
     transactions: Transactions
     split: Split
     features: Features
-    seed: int
-    started: float
-    budget_s: float
-    max_trials: int
-    announce: Announce
-    chain_trials: list[ChainTrial] = field(default_factory=list)
+    effort: Effort
     # The parameters of trees by kind and chain.
     params: dict[tuple[str, str], XGBoostParams] = field(default_factory=dict)
 
     def run(self, kinds: tuple[str, ...]) -> Champion:
+        effort = self.effort
         for part in ("fit", "selection", "calibration"):
             rows = self.split.parts[part]
             if len(rows) == 0:
                 problem = f"the split {self.split.name!r} has no {part} part"
                 raise ConfigError(f"{problem}, and choosing a detector needs one")
             self.transactions.take(rows).require_labels("choosing a detector", part)
-        self.announce("features")
+        effort.announce("features")
         self.features = clone(self.features).fit(self.transactions.take(self.split.fit))
-        chain, model = self._choose_chain()
-        kind_trials = self._choose_kind(chain, model, kinds)
+        if not self.features.plan.engineered and set(kinds) <= set(CHAIN_KINDS):
+            problem = f"the kinds {', '.join(kinds)} need a history"
+            raise ConfigError(f"{problem}; use the features 'engineered'")
+        search = ChainSearch(self.transactions, self.split, self.features, effort)
+        chain, model = search.run(_CHAIN_SHARE)
+        if set(kinds) == {"regimes"}:
+            kind_trials = [KindTrial("regimes", SELECTED, search.best.average_precision, 0.0, 0.0)]
+        else:
+            kind_trials = self._choose_kind(search, chain, model, kinds)
         chosen = _pick_simplest(kind_trials)
-        self.announce(f"fitting the chosen detector, {chosen.kind}")
+        effort.announce(f"fitting the chosen detector, {chosen.kind}")
         settings: dict[str, Any] = {"kind": chosen.kind}
-        if chosen.kind != "regimes":
+        if chosen.kind in TREE_KINDS:
             settings["trees"] = BoostedTrees(params=self.params[chosen.kind, chosen.chain])
         if chosen.chain == SELECTED:
             anchoring = chain.anchoring or Anchoring()
@@ -216,125 +206,67 @@ class _Choice:
             settings["evidence"] = "weighted"
             start = clone(chain.model).set_params(init=model.params_)
         else:
-            start = _make_wide_model(self.seed)
+            start = _make_wide_model(effort.seed)
         detector = Detector(self.features, start, **settings)
         detector.fit(self.transactions, self.split)
-        seconds = time.monotonic() - self.started
-        trials = tuple(self.chain_trials), tuple(kind_trials)
+        seconds = time.monotonic() - effort.started
+        trials = tuple(search.trials), tuple(kind_trials)
         return Champion(detector, chosen, *trials, self.params.get(("ranker", SELECTED)), seconds)
 
-    def _deadline(self, share: float) -> float:
-        return self.started + share * self.budget_s
-
-    def _choose_chain(self) -> tuple[ChainFit, Any]:
-        """The best chain, and its model fitted to a sample of the fit part."""
-        fit_panel = build_fit_panel(self.features, self.transactions, self.split)
-        order = self._order_features(fit_panel)
-        fit_panel = _sample_panel(fit_panel, _CHAIN_ROWS, self.seed)
-        selection = self._sample_selection()
-        sizes = [n for n in N_FEATURES if n < len(order)] or [len(order)]
-        if len(sizes) < len(N_FEATURES):
-            sizes.append(len(order))
-        best: tuple[float, ChainFit, Any] | None = None
-
-        def attempt(n_features: int, states: tuple[int, int], seed: int) -> None:
-            nonlocal best
-            n_tried = len(self.chain_trials)
-            late = time.monotonic() > self._deadline(_CHAIN_SHARE)
-            if n_tried >= max(self.max_trials, 1) or (n_tried and late):
-                return
-            is_used = np.zeros(len(order))
-            is_used[order[:n_features]] = 1.0
-            chain = _make_chain(is_used.tolist(), states, seed)
-            self.announce(f"chain {n_tried + 1}: {n_features} features, {states[0]} regimes")
-            model = chain.fit(fit_panel, selection)
-            value = _score_held_out(chain, model, selection)[1]
-            self.chain_trials.append(ChainTrial(n_features, *states, seed, value))
-            if best is None or value > best[0]:
-                best = value, chain, model
-
-        for states in N_STATES:
-            attempt(sizes[0], states, self.seed)
-        chosen = self._best_chain
-        for n_features in sizes[1:]:
-            attempt(n_features, (chosen.n_states, chosen.n_fraud_states), self.seed)
-        chosen = self._best_chain
-        for more in range(1, N_SEEDS):
-            states = chosen.n_states, chosen.n_fraud_states
-            attempt(chosen.n_features, states, self.seed + more)
-        assert best is not None  # the first attempt is always made
-        return best[1], best[2]
-
-    def _order_features(self, panel: Panel) -> Array:
-        """All columns of the panel, by the total gain of a quick booster on fit rows."""
-        self.announce("ordering features")
-        panel = _sample_panel(panel, _SEARCH_ROWS, self.seed)
-        labels = np.asarray(panel.labels)
-        rows = np.flatnonzero(labels >= 0)
-        columns = build_ranker_matrix(panel.continuous[rows], panel.categorical[rows])
-        unused = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows), bool)
-        training = TrainingRows(columns, labels[rows], *unused)
-        booster = tuning.fit_booster(_QUICK, training, self.seed, available_threads())
-        gains = booster.get_score(importance_type="total_gain")
-        values = np.array([gains.get(f"f{i}", 0.0) for i in range(columns.shape[1])])
-        return np.argsort(-values, kind="stable")
-
-    def _sample_selection(self) -> SelectionRows:
-        selection = self._select_known()
-        panel, is_place = selection.panel, np.zeros(selection.panel.n_rows, bool)
-        is_place[selection.places] = True
-        kept = _sample_sequences(panel, is_place & (panel.labels == 1), _CHAIN_ROWS, self.seed)
-        others = np.setdiff1d(np.arange(panel.n_sequences), kept)
-        return selection.drop_customers(np.asarray(panel.customers)[others])
-
-    def _select_known(self) -> SelectionRows:
-        """The selection rows of known label."""
-        rows = self.split.selection
-        rows = rows[np.asarray(self.transactions.labels)[rows] >= 0]
-        parts = self.features, self.transactions, self.split, "selection"
-        return SelectionRows(*build_split_panel(*parts, rows))
-
-    def _choose_kind(self, chain: ChainFit, model: Any, kinds: tuple[str, ...]) -> list[KindTrial]:
+    def _choose_kind(
+        self, search: ChainSearch, chain: ChainFit, model: Any, kinds: tuple[str, ...]
+    ) -> list[KindTrial]:
         """Figures of every kind on the same rows, the simplest first."""
-        if set(kinds) == {"regimes"}:
-            value = self._best_chain.average_precision
-            return [KindTrial("regimes", SELECTED, value, 0.0, 0.0)]
-        split = _reduce(self.split, self.transactions, _COMPARED_ROWS, self.seed)
+        data, effort = self.transactions, self.effort
+        split = _reduce(self.split, data, _COMPARED_ROWS, effort.seed)
         parts = self.features, model, chain
         has_path = "hybrid" in kinds and self._can_cross_fit(split)
-        rows = build_training_rows(parts, self.transactions, split, has_path)
+        rows = build_training_rows(parts, data, split, has_path)
         n_features = len(sum(self.features.feature_names, ()))
         own = rows._replace(columns=np.ascontiguousarray(rows.columns[:, :n_features]))
         held_out = rows.take(rows.is_validation)
         columns: dict[tuple[str, str], ScoredLabels] = {}
         if "regimes" in kinds:
-            self.announce("regimes: scoring the selection part")
-            scores = _score_held_out(chain, model, self._select_known())[0]
+            effort.announce("regimes: scoring the selection part")
+            scores = score_held_out(chain, model, search.select_known())[0]
             columns["regimes", SELECTED] = _as_scored(scores, held_out)
+        causes = None
+        if set(kinds) & set(CHAIN_KINDS) and self.features.plan.engineered:
+            effort.announce("chains: learning the causes of fraud")
+            visible, _ = select_visible(data, split, "fit")
+            causes = fit_causes(self.features, visible, effort.seed)
+            chained = self.features.add_chains(causes.chains)
+            score, log_odds = combine_held_out(chained, causes.scorecard, data, split)
+            columns["chains", SELECTED] = _as_scored(expit(log_odds), held_out)
+        if not set(kinds) & set(TREE_KINDS):
+            return _compare_kinds(_keep(columns, kinds), effort.seed)
         params = tuning.SearchSpace.of(own).list_first()[0]
-        if self.max_trials > 1:
-            self.announce("searching the settings of trees")
-            trees = BoostedTrees(n_trials=self.max_trials, search_rows=_SEARCH_ROWS)
-            params = trees.search(own, self.seed, self._deadline(_SEARCH_SHARE)).params
+        if effort.max_trials > 1:
+            effort.announce("searching the settings of trees")
+            trees = BoostedTrees(n_trials=effort.max_trials, search_rows=_SEARCH_ROWS)
+            deadline = effort.find_deadline(_SEARCH_SHARE)
+            params = trees.search(own, effort.seed, deadline).params
 
         def attempt(kind: str, seen: str, training: TrainingRows) -> None:
-            self.announce(f"{kind}, chain on {seen}")
-            options = training, self.seed, available_threads()
+            effort.announce(f"{kind}, chain on {seen}")
+            options = training, effort.seed, available_threads()
             n_rounds, scores = tuning.validate_params(params, *options)
             self.params[kind, seen] = {**params, "n_estimators": n_rounds}
             columns[kind, seen] = _as_scored(scores, held_out)
 
         attempt("ranker", SELECTED, own)
+        if causes is not None and "chains+trees" in kinds:
+            corrected = build_corrected_rows(chained, score, data, split, effort.seed)
+            attempt("chains+trees", SELECTED, corrected)
         if has_path:
             attempt("hybrid", SELECTED, rows)
-        if "hybrid" in kinds and time.monotonic() < self._deadline(_KINDS_SHARE):
-            wide = ChainFit(_make_wide_model(self.seed))
-            fit_panel = build_fit_panel(self.features, self.transactions, split)
-            fitted = wide.fit(_sample_panel(fit_panel, _CHAIN_ROWS, self.seed), None)
+        if "hybrid" in kinds and time.monotonic() < effort.find_deadline(_KINDS_SHARE):
+            wide = ChainFit(_make_wide_model(effort.seed))
+            fit_panel = build_fit_panel(self.features, data, split)
+            fitted = wide.fit(sample_panel(fit_panel, CHAIN_ROWS, effort.seed), None)
             parts = self.features, fitted, wide
-            attempt("hybrid", ALL, build_training_rows(parts, self.transactions, split, True))
-        wanted = {key: scored for key, scored in columns.items() if key[0] in kinds}
-        return _compare_kinds(wanted, self.seed)
+            attempt("hybrid", ALL, build_training_rows(parts, data, split, True))
+        return _compare_kinds(_keep(columns, kinds), effort.seed)
 
     def _can_cross_fit(self, split: Split) -> bool:
         """Whether half of the customers still show fraud and genuine transactions."""
@@ -342,79 +274,76 @@ class _Choice:
         labels, customers = np.asarray(data.labels)[rows], data.customer_codes[rows]
         return all(len(np.unique(customers[labels == label])) > 1 for label in (0, 1))
 
-    @property
-    def _best_chain(self) -> ChainTrial:
-        return max(self.chain_trials, key=lambda one: one.average_precision)
+
+def _keep(columns: _Columns, kinds: tuple[str, ...]) -> _Columns:
+    """The columns of these kinds, the simplest first."""
+    wanted = sorted(columns, key=lambda key: DETECTOR_KINDS.index(key[0]))
+    return {key: columns[key] for key in wanted if key[0] in kinds}
 
 
-def _make_chain(weights: list[float], states: tuple[int, int], seed: int) -> ChainFit:
-    options: dict[str, Any] = {"random_state": seed, "progress": False, "n_restarts": 1}
-    options |= {"max_iter": _MAX_ITERATIONS, "emission": "robust", "weights": weights}
-    return ChainFit(
-        VariationalHMM(states[0], **options), Anchoring(states[1]), weighs_evidence=True
-    )
+def _compare_kinds(columns: _Columns, seed: int) -> list[KindTrial]:
+    """Average precision and log loss of each kind, and how far it is from the best.
 
+    Log losses are of scores calibrated on other customers, so that they compare what kinds know.
+    """
+    names = {key: " ".join(key) for key in columns}
+    calibrated = {key: _calibrate_by_halves(one) for key, one in columns.items()}
 
-def _score_held_out(chain: ChainFit, model: Any, selection: SelectionRows) -> tuple[Array, float]:
-    """P(fraud) of the selection rows, with weights learnt on other customers; average precision."""
-    assert chain.anchoring is not None
-    likelihoods = compute_anchor_likelihoods(chain.anchoring, model.n_states)
-    panel, places = selection.panel, selection.places
-    labels = np.asarray(panel.labels)[places]
-    scores = model.filter(panel).probs[places] @ likelihoods[1]
-    folds = np.arange(panel.n_sequences) % 2
-    for fold in (0, 1) if panel.n_sequences > 1 else ():  # one customer has no other
-        own = np.asarray(panel.customers)[folds == fold]
-        weighted = chain.reweigh(model, selection.drop_customers(own))
-        probs = weighted.filter(panel).probs[places] @ likelihoods[1]
-        is_own = np.repeat(folds == fold, panel.lengths)[places]
-        scores[is_own] = probs[is_own]
-    return scores, float(average_precision_score(labels, scores))
+    def resample(scored: _Columns) -> Resamples:
+        rows = {names[key]: [one] for key, one in scored.items()}
+        return bootstrap(rows, "customer", n_resamples=_N_RESAMPLES, seed=seed)
 
-
-def _compare_kinds(columns: dict[tuple[str, str], ScoredLabels], seed: int) -> list[KindTrial]:
-    """Average precision of each kind, and how far it is from the best, on the same resamples."""
-    metric, names = "average_precision", {key: " ".join(key) for key in columns}
-    rows = {names[key]: [scored] for key, scored in columns.items()}
-    resamples = bootstrap(rows, "customer", n_resamples=_N_RESAMPLES, seed=seed)
+    ranked, priced = resample(columns), resample(calibrated)
     values = {
         key: float(average_precision_score(one.labels, one.scores)) for key, one in columns.items()
     }
-    best = max(values, key=lambda key: values[key])
+    losses = {key: float(log_loss(one.labels, one.scores)) for key, one in calibrated.items()}
+    best, cheapest = max(values, key=values.__getitem__), min(losses, key=losses.__getitem__)
     trials = []
     for key, value in values.items():
-        gaps = resamples.values_of(names[best], metric) - resamples.values_of(names[key], metric)
-        trials.append(KindTrial(*key, value, values[best] - value, float(np.nanstd(gaps))))
+        gaps = ranked.values_of(names[best], _AP) - ranked.values_of(names[key], _AP)
+        costs = priced.values_of(names[key], _LOSS) - priced.values_of(names[cheapest], _LOSS)
+        errors = float(np.nanstd(gaps)), float(np.nanstd(costs))
+        excess = losses[key] - losses[cheapest]
+        trials.append(KindTrial(*key, value, values[best] - value, errors[0], excess, errors[1]))
     return trials
 
 
+def _calibrate_by_halves(scored: ScoredLabels) -> ScoredLabels:
+    """Platt scaling of each half of the customers, fitted to the other half."""
+    columns = logit(np.clip(scored.scores, 1e-9, 1.0 - 1e-9))[:, None]
+    halves = np.unique(scored.customers, return_inverse=True)[1] % 2
+    found = np.full(len(columns), np.mean(scored.labels))
+    for half in (0, 1):
+        own = halves == half
+        if own.any() and has_both_labels(scored.labels[~own]):
+            model = LogisticRegression().fit(columns[~own], scored.labels[~own])
+            found[own] = model.predict_proba(columns[own])[:, 1]
+    return replace(scored, scores=found)
+
+
 def _pick_simplest(trials: list[KindTrial]) -> KindTrial:
-    """The first trial, the simplest, within one standard error of the best."""
-    return next(one for one in trials if one.shortfall <= one.standard_error)
+    """The first trial, the simplest, within one standard error of the best in both figures.
+
+    If no kind is, because one orders best and another calibrates best: the one that orders best.
+    """
+    close = [
+        one
+        for one in trials
+        if one.shortfall <= one.standard_error and one.excess_loss <= one.loss_error
+    ]
+    return close[0] if close else min(trials, key=lambda one: one.shortfall)
 
 
 def _make_wide_model(seed: int) -> VariationalHMM:
     """A chain on all features that sees no label; trees get the customer's path through it."""
     options: dict[str, Any] = {"random_state": seed, "progress": False, "n_restarts": 1}
-    return VariationalHMM(_WIDE_STATES, max_iter=_MAX_ITERATIONS, **options)
+    return VariationalHMM(_WIDE_STATES, max_iter=MAX_ITERATIONS, **options)
 
 
 def _as_scored(scores: Array, rows: TrainingRows) -> ScoredLabels:
     days = np.floor(rows.days).astype(np.int64)
     return ScoredLabels(np.asarray(scores, np.float64), rows.labels, rows.customers, days)
-
-
-def _sample_panel(panel: Panel, n_rows: int, seed: int) -> Panel:
-    """About `n_rows` of a panel, of whole customers, with fraud in proportion."""
-    if panel.n_rows <= n_rows:
-        return panel
-    return panel[_sample_sequences(panel, np.asarray(panel.labels) == 1, n_rows, seed)]
-
-
-def _sample_sequences(panel: Panel, is_fraud: Array, n_rows: int, seed: int) -> Array:
-    """Customers with about `n_rows`, those with and without fraud in proportion."""
-    customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)
-    return np.unique(customers[sample_customers(is_fraud, customers, n_rows, seed)])
 
 
 def _reduce(split: Split, transactions: Transactions, n_rows: int, seed: int) -> Split:

@@ -200,11 +200,13 @@ class ChainRow:
 class KindRow:
     """A kind of score that was tried for a champion, measured on the selection part."""
 
-    kind: str  # "regimes", "ranker" or "hybrid"
+    kind: str  # of a detector
     chain: str  # what its chain sees: "selected features" or "all features"
     average_precision: float
     shortfall: float  # from the best kind
     standard_error: float  # of the shortfall, by customer
+    excess_loss: float  # log loss above that of the kind with the least
+    loss_error: float  # standard error of the excess, by customer
     is_chosen: bool
 
 

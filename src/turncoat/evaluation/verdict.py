@@ -23,7 +23,7 @@ from turncoat.features.split_panels import select_visible
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.tuning import XGBoostParams
 from turncoat.scoring import Detector
-from turncoat.scoring.rankers import HybridRanker, XGBoostRanker
+from turncoat.scoring.rankers import RankerRows, XGBoostRanker
 
 DETECTOR, XGBOOST, LOGISTIC = "detector", "XGBoost", "logistic regression"
 SHOWN = {
@@ -163,10 +163,10 @@ def evaluate_against_baselines(
     columns = {DETECTOR: detector.score(visible).probability[places]}
     fold = Fold(transactions, split, detector.features_)
     ranker, training = detector.calibration_.ranker, fold.training_rows(fold.columns[TRAIN])
-    if isinstance(ranker, XGBoostRanker) and not isinstance(ranker, HybridRanker):
+    if type(ranker) is XGBoostRanker:  # not a subclass, which sees more
         panel, own = fold.panel(TEST, fold.features)
         cells = panel.continuous[own], panel.categorical[own]
-        columns[XGBOOST] = 1.0 / (1.0 + np.exp(-ranker.score(part, *cells)))
+        columns[XGBOOST] = 1.0 / (1.0 + np.exp(-ranker.score(RankerRows(part, *cells))))
     else:
         trees = BoostedTrees(params=params).fit(training, seed)
         columns[XGBOOST] = trees.score(fold.columns[TEST])

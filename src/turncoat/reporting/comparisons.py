@@ -74,6 +74,8 @@ def champions_table(results: Results) -> Table:
         Column("average_precision", "AP", show.number),
         Column("shortfall", "Below the best", show.number),
         Column("standard_error", "Standard error", show.number, "of the shortfall, by customer"),
+        Column("excess_loss", "Log loss above the best", show.number),
+        Column("loss_error", "Standard error", show.number, "of the excess, by customer"),
     )
     groups = {f"Fold {o.fold}, seed {o.seed}": o.choice.kinds for o in results.champions}
     caption = (

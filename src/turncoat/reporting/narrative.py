@@ -52,8 +52,12 @@ CHOSEN_BY = {  # how a number of states was chosen
 }
 _KINDS = {
     "regimes": "the fraud rates of its regimes alone",
+    "chains": "the causes of fraud (intruder, compromised counterparty, the transaction by "
+    "itself), calibrated inside its regimes",
     "ranker": "boosted trees on the features, calibrated inside its regimes",
     "hybrid": "boosted trees that see the customer's path too, calibrated inside its regimes",
+    "chains+trees": "the causes of fraud, corrected by boosted trees and calibrated inside its "
+    "regimes",
 }
 _VERDICTS = {
     "better": "better than XGBoost",
