@@ -20,6 +20,7 @@ from turncoat.features import FeatureRow, Features, FeatureState
 from turncoat.panel import Panel
 
 DAY = 86_400.0
+STEP = DAY / 4  # in which labels become known
 Row = dict[str, Any]
 Due = Callable[[float], float]  # when the label of a transaction at this time is reported
 
@@ -119,7 +120,7 @@ def at_once(time: float) -> float:
 
 
 def just_before_it_counts(delay_days: float) -> Due:
-    return lambda time: (math.floor(time / DAY) + 1) * DAY + delay_days * DAY
+    return lambda time: (math.floor(time / STEP) + 1) * STEP + delay_days * DAY
 
 
 @dataclass

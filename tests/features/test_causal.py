@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.features.sample_data import (
     DAY,
     SHOP,
+    STEP,
     Data,
     handbook,
     ieee,
@@ -113,38 +114,38 @@ def test_a_rows_own_label_never_matters(delay: float) -> None:
         assert after[itself] == before[itself]
 
 
-BEGIN = 40 * DAY  # a day of the calendar begins
+BEGIN = 40 * DAY + STEP  # a step begins
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.25, 1.0, 2.5, 7.0, 100.0])
-@pytest.mark.parametrize("second", [0.0, 1.0, 43_200.0, 86_399.0])
-def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(
+@pytest.mark.parametrize("second", [0.0, 1.0, 10_800.0, 21_599.0])
+def test_a_label_counts_from_the_end_of_its_step_and_the_delay_on(
     delay: float, second: float
 ) -> None:
     """Probe one shop around the moment the label of an early transaction becomes known."""
-    known = BEGIN + DAY + delay * DAY
+    known = BEGIN + STEP + delay * DAY
     probes = [
         BEGIN + second,
-        BEGIN + DAY - 0.5,
-        known - DAY,
+        BEGIN + STEP - 0.5,
+        known - STEP,
         known - 1.0,
         known - 0.001,
         known,
         known + 1.0,
-        known + DAY,
+        known + STEP,
         known + (delay + 30) * DAY,
     ]
     at = np.array(sorted({BEGIN + second, *(probe for probe in probes if probe >= BEGIN + second)}))
     features = Features(label_delay_days=delay).fit(shop().transactions)
 
-    def risks(first_is_fraud: int, next_days: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def risks(first_is_fraud: int, next_steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
         n = len(at)
         frame = shop_frame(n).with_columns(
             who=pl.Series([f"c{k}" for k in range(n)]),  # in the order of time
             at=pl.Series(at),
             shop=pl.lit("s1"),
             fraud=pl.Series(
-                np.where(at >= BEGIN + DAY, next_days, np.where(at == at[0], first_is_fraud, 0))
+                np.where(at >= BEGIN + STEP, next_steps, np.where(at == at[0], first_is_fraud, 0))
             ),
             id=pl.Series(range(n)),
         )
@@ -161,9 +162,9 @@ def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(
     assert (fraud[at >= known] > genuine[at >= known]).all()
     assert (counted[at < known] == 0).all()
     assert (counted[at >= known] > 0).all()
-    next_day_too, _ = risks(1, next_days=1)
-    np.testing.assert_array_equal(next_day_too[at < known + DAY], fraud[at < known + DAY])
-    assert next_day_too[-1] > fraud[-1]
+    next_too, _ = risks(1, next_steps=1)
+    np.testing.assert_array_equal(next_too[at < known + STEP], fraud[at < known + STEP])
+    assert next_too[-1] > fraud[-1]
 
 
 def test_what_is_known_fades_over_a_month() -> None:
@@ -177,12 +178,8 @@ def test_what_is_known_fades_over_a_month() -> None:
         id=pl.Series(range(5)),
     )
     known = np.expm1(unscaled_features(features, read(frame, SHOP))["counterparty_known_month"])
-    fade = np.exp(-1.0)
-    np.testing.assert_allclose(
-        known[:4],
-        [0.0, 1.0, fade + np.exp(-29 / 30), fade**2 + np.exp(-59 / 30) + np.exp(-29 / 30)],
-        rtol=1e-12,
-    )
+    fades = [[np.exp(-(now - then - STEP) / (30 * DAY)) for then in at if then < now] for now in at]
+    np.testing.assert_allclose(known[:4], [sum(some) for some in fades[:4]], rtol=1e-12)
     assert known[4] < 1e-12
 
 

@@ -18,6 +18,7 @@ from scipy.linalg import expm
 from tests.features.sample_data import (
     DAY,
     SHOP,
+    STEP,
     Data,
     Due,
     at_once,
@@ -271,7 +272,7 @@ def test_a_correction_has_the_effect_of_the_right_label_from_the_start(k: int) -
 
 @pytest.mark.parametrize(("delay", "maturity"), TIMES)
 def test_labels_within_the_memory_count_however_late(delay: float, maturity: float) -> None:
-    """A label of a day up to the delay, the maturity and the memory ago has its full effect."""
+    """A label of a step up to the delay, the maturity and the memory ago has its full effect."""
     features = with_chains(delay, maturity)
     oldest = delay + maturity + COMPROMISES.memory_days
     for age in (0.0, 1.0, delay, delay + maturity, delay + maturity + 1.0, oldest - 1.0, oldest):
@@ -310,7 +311,7 @@ def test_an_explained_fraud_says_less_about_the_counterparty() -> None:
     assert beliefs[-1] == pytest.approx(nothing.belief, rel=1e-12)
 
 
-def test_a_run_of_frauds_is_counted_from_its_first_day() -> None:
+def test_a_run_of_frauds_is_counted_from_its_first_step() -> None:
     made = Shop(with_chains(2.0, 5.0))
     for day, label in ((1.0, 1), (2.5, 0), (4.5, 1), (6.0, 1), (6.5, 1), (8.0, UNKNOWN)):
         made.pay(day, label)
@@ -323,7 +324,7 @@ def test_a_run_of_frauds_is_counted_from_its_first_day() -> None:
 def propagate(chain: CompromiseChain, times: Array, labels: Array, explained: Array) -> list[float]:
     """P(compromised) at each transaction of one counterparty, by plain means.
 
-    Keeps every day since the first, and takes labels as known from the start.
+    Keeps every step since the first, and takes labels as known from the start.
     """
     delay, maturity = 2.0, 3.0
     size = chain.n_phases + 1
@@ -334,23 +335,24 @@ def propagate(chain: CompromiseChain, times: Array, labels: Array, explained: Ar
         rates[state, (state + 1) % size] += rate
     usual = chain.onsets_per_day * chain.mean_days
     initial = np.array([1.0, *[usual / chain.n_phases] * chain.n_phases]) / (1.0 + usual)
-    days, found = np.floor(times / DAY), []
-    step = cache(lambda n_days: expm(rates * n_days))
+    steps, found = np.floor(times / STEP), []
+    move = cache(lambda n_steps: expm(rates * n_steps / 4))
     for now in times:
-        known, mature = (math.floor(now / DAY - wait) - 1 for wait in (delay, delay + maturity))
-        belief, last = initial, days[0]
-        for day in np.unique(days[days <= known]):
+        waits = delay * DAY, (delay + maturity) * DAY
+        known, mature = (math.floor((now - wait) / STEP) - 1 for wait in waits)
+        belief, last = initial, steps[0]
+        for step in np.unique(steps[steps <= known]):
             ratio = 0.0
-            for i in np.flatnonzero(days == day):
+            for i in np.flatnonzero(steps == step):
                 other = 1.0 - (1.0 - explained[i]) * (1.0 - chain.background)
                 if labels[i] == 1:
                     ratio += math.log((chain.share + (1 - chain.share) * other) / other)
-                elif labels[i] == 0 or (labels[i] == UNKNOWN and day <= mature):
+                elif labels[i] == 0 or (labels[i] == UNKNOWN and step <= mature):
                     ratio += math.log(1.0 - chain.share)
-            belief = belief @ step(day - last)
+            belief = belief @ move(step - last)
             belief = belief * np.exp(ratio * (np.arange(size) > 0))
-            belief, last = belief / belief.sum(), day
-        belief = belief @ step(math.floor(now / DAY) - last)
+            belief, last = belief / belief.sum(), step
+        belief = belief @ move(math.floor(now / STEP) - last)
         found.append(1.0 - belief[0])
     return found
 
@@ -430,7 +432,7 @@ def test_later_rows_and_labels_not_known_yet_do_not_matter(
 
 
 def test_a_label_known_by_now_does_matter() -> None:
-    features, at = with_chains(2.0, 3.0), [0.5, 2.99, 3.0]
+    features, at = with_chains(2.0, 3.0), [0.5, 2.74, 2.75]
     found = {}
     for label in (0, 1):
         made = Shop(features)
@@ -469,9 +471,9 @@ def test_records_of_other_chains_are_refused() -> None:
 
 
 def test_records_of_the_same_size_but_another_layout_are_refused() -> None:
-    """One phase more takes the place of two days of memory."""
+    """One phase more takes the place of half a day of memory."""
     sizes, prints = set(), set()
-    for n_phases, memory in ((2, 6.0), (3, 4.0)):
+    for n_phases, memory in ((2, 6.0), (3, 5.5)):
         chain = replace(COMPROMISES, n_phases=n_phases, memory_days=memory)
         features = fitted().add_chains(Chains(CHAINS.intruder, chain))
         sizes.add(features.state_bytes)

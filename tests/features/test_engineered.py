@@ -14,6 +14,7 @@ import pytest
 from tests.features.sample_data import (
     DAY,
     SHOP,
+    STEP,
     Data,
     assert_same_bits,
     handbook,
@@ -133,8 +134,9 @@ def counterparty_facts(
     for window, days in (("day", 1), ("week", 7), ("month", 30)):
         counted = frauds = 0.0
         for one in known:
-            ended = (math.floor(one.time / DAY) + 1) * DAY
-            weight = math.exp(-math.floor((now.time - delay - ended) / DAY) / days)
+            ended = (math.floor(one.time / STEP) + 1) * STEP
+            n_steps = math.floor((now.time - delay - ended) / STEP)
+            weight = math.exp(-n_steps / (4 * days))
             counted += weight
             frauds += weight * (one.label == 1)
         share = (frauds + 5 * base_rate) / (counted + 5)
@@ -147,26 +149,26 @@ def counterparty_facts(
 
 def counts(one: ExpectedRow, now: ExpectedRow, plan: FeaturePlan) -> bool:
     """Whether the outcome of an earlier row counts: told, or genuine for lack of a label."""
-    ended = (math.floor(one.time / DAY) + 1) * DAY
+    ended = (math.floor(one.time / STEP) + 1) * STEP
     maturity = plan.schema.label_maturity_days * DAY if one.label < 0 else 0.0
     return ended <= now.time - (plan.label_delay_s + maturity)
 
 
 def run_facts(now: ExpectedRow, known: list[ExpectedRow]) -> dict[str, float]:
-    days = {
-        is_fraud: [math.floor(one.time / DAY) for one in known if (one.label == 1) == is_fraud]
+    steps = {
+        is_fraud: [math.floor(one.time / STEP) for one in known if (one.label == 1) == is_fraud]
         for is_fraud in (False, True)
     }
-    last_genuine = max(days[0], default=-math.inf)
-    run = [day for day in days[1] if day >= last_genuine]
+    last_genuine = max(steps[0], default=-math.inf)
+    run = [step for step in steps[1] if step >= last_genuine]
 
-    def since(day: float | None) -> float:
-        return NOTHING if day is None else math.log1p(math.floor(now.time / DAY) - day)
+    def since(step: float | None) -> float:
+        return NOTHING if step is None else math.log1p((math.floor(now.time / STEP) - step) / 4)
 
     return {
-        "counterparty_since_genuine": since(max(days[0], default=None)),
+        "counterparty_since_genuine": since(max(steps[0], default=None)),
         "counterparty_since_run": since(min(run, default=None)),
-        "counterparty_since_label": since(max(days[0] + days[1], default=None)),
+        "counterparty_since_label": since(max(steps[0] + steps[1], default=None)),
         "counterparty_run_frauds": math.log1p(len(run)),
     }
 

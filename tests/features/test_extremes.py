@@ -190,18 +190,18 @@ def test_files_with_only_genuine_or_only_fraud(labels: int) -> None:
 
 def test_the_size_of_a_record() -> None:
     assert Features().fit(ieee().transactions).state_bytes == (392, 0)
-    assert Features().fit(handbook().transactions).state_bytes == (212, 480)
-    for delay, days in ((0, 2), (0.1, 3), (1, 3), (1.5, 4), (3650, 3652)):
+    assert Features().fit(handbook().transactions).state_bytes == (212, 984)
+    for delay, steps in ((0, 2), (0.1, 3), (0.25, 3), (1, 6), (1.5, 8), (3650, 14_602)):
         assert Features(label_delay_days=delay).fit(shop().transactions).state_bytes == (
             8 + 21 * 8 + 2 * 36,
-            8 + 32 * 8 + 2 * 36 + 24 * days,
+            8 + 32 * 8 + 2 * 36 + 24 * steps,
         )
 
 
 def test_the_record_covers_delay_and_maturity() -> None:
     matures = replace(shop().transactions, schema=replace(SHOP, label_maturity_days=9.5))
     size = Features(label_delay_days=2.5).fit(matures).state_bytes[1]
-    assert size == 8 + 32 * 8 + 2 * 36 + 24 * (12 + 2)
+    assert size == 8 + 32 * 8 + 2 * 36 + 24 * (48 + 2)
 
 
 def test_categories_in_any_script_and_of_any_length() -> None:

@@ -59,7 +59,7 @@ def test_without_maturity_genuine_labels_need_not_be_told() -> None:
 
 
 def test_maturity_makes_a_difference_until_it_has_passed() -> None:
-    """An unlabelled payment counts from the end of its day, the delay and the maturity on."""
+    """An unlabelled payment counts from the end of its step, the delay and the maturity on."""
     row = {"who": "c", "shop": "s", "paid": 5.0, "id": 1}
     schema = replace(SHOP, label_maturity_days=3.0)
     fitted = replace(shop().transactions, schema=schema)
@@ -75,8 +75,8 @@ def test_maturity_makes_a_difference_until_it_has_passed() -> None:
         ]
         return bool(later[0].continuous[known] > later[1].continuous[known])
 
-    for label, since in ((0, 3.0), (1, 3.0), (UNKNOWN, 6.0), (NEVER, np.inf)):
-        for day in (0.5, 2.99, 3.0, 4.0, 5.99, 6.0, 9.0, 400.0):
+    for label, since in ((0, 2.5), (1, 2.5), (UNKNOWN, 5.5), (NEVER, np.inf)):
+        for day in (0.5, 2.49, 2.5, 4.0, 5.49, 5.5, 9.0, 400.0):
             assert known_at(day, label) == (day >= since), (label, day)
 
 

@@ -14,7 +14,7 @@ from turncoat.numerics.compromise import (
     add_evidence,
     build_compromise_tables,
     compute_label_gains,
-    pass_days,
+    pass_steps,
     smooth_compromised,
     weigh_fraud,
     weigh_genuine,
@@ -23,7 +23,7 @@ from turncoat.numerics.compromise import (
 Array = np.ndarray
 PHASES = [1, 2, 4, 8]
 ONSET, MEAN_DAYS, SHARE, BACKGROUND = 0.03, 9.0, 0.4, 0.01
-MAX_DAYS = 2**13 - 1
+MAX_STEPS = 2**15 - 1
 
 
 def build(n_phases: int, mean_days: float = MEAN_DAYS) -> CompromiseTables:
@@ -44,33 +44,35 @@ def generator(n_phases: int, mean_days: float = MEAN_DAYS) -> Array:
 @pytest.mark.parametrize("n_phases", PHASES)
 def test_matrices_are_exponentials_of_the_rates(n_phases: int) -> None:
     chain = build(n_phases)
-    assert chain.powers.shape == (13, n_phases + 1, n_phases + 1)
+    assert chain.powers.shape == (15, n_phases + 1, n_phases + 1)
     for k, matrix in enumerate(chain.powers):
-        np.testing.assert_allclose(matrix, expm(generator(n_phases) * 2**k), rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(
+            matrix, expm(generator(n_phases) * 2**k / 4), rtol=1e-9, atol=1e-13
+        )
 
 
 @pytest.mark.parametrize("n_phases", PHASES)
-def test_any_number_of_days_can_pass(n_phases: int) -> None:
+def test_any_number_of_steps_can_pass(n_phases: int) -> None:
     chain = build(n_phases)
     start = np.random.default_rng(n_phases).dirichlet(np.ones(n_phases + 1))
-    for days in (0, 1, 2, 3, 5, 31, 100, 1000, MAX_DAYS):
+    for steps in (0, 1, 2, 3, 5, 31, 100, 1000, MAX_STEPS):
         belief = start.copy()
-        pass_days(chain, belief, float(days))
-        expected = start @ expm(generator(n_phases) * days)
+        pass_steps(chain, belief, float(steps))
+        expected = start @ expm(generator(n_phases) * steps / 4)
         np.testing.assert_allclose(belief, expected, rtol=1e-9, atol=1e-12)
         assert belief.sum() == pytest.approx(1.0, abs=1e-12)
 
 
-def test_no_days_pass_backwards_and_very_long_gaps_are_as_good_as_endless() -> None:
+def test_no_steps_pass_backwards_and_very_long_gaps_are_as_good_as_endless() -> None:
     chain = build(2)
     start = np.array([0.1, 0.2, 0.7])
-    for days in (-np.inf, -3.0, 0.0, 0.9):
+    for steps in (-np.inf, -3.0, 0.0, 0.9):
         belief = start.copy()
-        pass_days(chain, belief, days)
+        pass_steps(chain, belief, steps)
         np.testing.assert_array_equal(belief, start)
-    for long in (MAX_DAYS + 1.0, 1e9, np.inf):
+    for long in (MAX_STEPS + 1.0, 1e9, np.inf):
         belief = start.copy()
-        pass_days(chain, belief, long)
+        pass_steps(chain, belief, long)
         np.testing.assert_allclose(belief, chain.initial, rtol=1e-9)
 
 
@@ -86,7 +88,7 @@ def test_a_new_counterparty_is_as_any_other_in_the_long_run(n_phases: int) -> No
 @pytest.mark.parametrize("n_phases", [1, 2, 3, 4, 8, 16, 32, 64])
 def test_phases_shape_the_length_of_a_compromise_but_not_its_mean(n_phases: int) -> None:
     mean_days = 28.0
-    rates = logm(build(n_phases, mean_days).powers[0]).real[1:, 1:]  # while compromised
+    rates = 4 * logm(build(n_phases, mean_days).powers[0]).real[1:, 1:]  # while compromised
     waits = -np.linalg.inv(rates)
     mean, square = waits[0].sum(), 2 * (waits @ waits)[0].sum()
     assert mean == pytest.approx(mean_days, rel=1e-6)
@@ -101,7 +103,7 @@ def test_many_phases_make_the_length_nearly_fixed() -> None:
         beliefs = []
         for days in (14.0, 42.0):
             belief = np.eye(n_phases + 1)[1]
-            pass_days(chain, belief, days)
+            pass_steps(chain, belief, 4 * days)
             beliefs.append(1.0 - belief[0])
         still[n_phases] = beliefs
     assert still[64][0] > 0.999
@@ -165,23 +167,23 @@ def test_the_order_of_evidence_does_not_matter() -> None:
     np.testing.assert_allclose(beliefs, beliefs[:1] * len(beliefs), rtol=1e-12)
 
 
-Labels = list[tuple[int, int, float]]  # day, label, how far the customer's side explains it
+Labels = list[tuple[int, int, float]]  # step, label, how far the customer's side explains it
 
 
 def log_likelihood(labels: Labels, n_phases: int) -> float:
-    """Of the labels of one counterparty, by a sum over the hidden states of all its days."""
+    """Of the labels of one counterparty, by a sum over the hidden states of all its steps."""
     if not labels:
         return 0.0
     first, last = labels[0][0], labels[-1][0]
-    paths, step = all_paths(n_phases + 1, last - first + 1), expm(generator(n_phases))
+    paths, move = all_paths(n_phases + 1, last - first + 1), expm(generator(n_phases) / 4)
     usual = ONSET * MEAN_DAYS / n_phases
     initial = np.array([1.0] + [usual] * n_phases)
     total = (initial / initial.sum())[paths[:, 0]]
-    total = total * step[paths[:, :-1], paths[:, 1:]].prod(axis=1)
-    for day, label, explained in labels:
+    total = total * move[paths[:, :-1], paths[:, 1:]].prod(axis=1)
+    for step, label, explained in labels:
         fraud = np.array([fraud_probability(state, explained) for state in (False, True)])
         likelihood = fraud if label == 1 else 1.0 - fraud
-        total = total * likelihood[(paths[:, day - first] > 0).astype(int)]
+        total = total * likelihood[(paths[:, step - first] > 0).astype(int)]
     return float(np.log(total.sum()))
 
 
@@ -202,39 +204,39 @@ HISTORIES: list[Labels] = [
 @pytest.mark.parametrize("counts_from", [-np.inf, 0.0, 4.0, 6.0, 7.0, 99.0])
 def test_label_gains_are_sums_over_all_paths(n_phases: int, counts_from: float) -> None:
     chain = build(n_phases)
-    starts, days, ratios, expected = [0], [], [], []
+    starts, steps, ratios, expected = [0], [], [], []
     for labels in HISTORIES:
-        for day in sorted({day for day, _, _ in labels}):
-            todays = [(label, explained) for d, label, explained in labels if d == day]
-            days.append(float(day))
+        for step in sorted({step for step, _, _ in labels}):
+            own = [(label, explained) for s, label, explained in labels if s == step]
+            steps.append(float(step))
             ratios.append(
-                sum(weigh_fraud(chain, e) if label else weigh_genuine(chain) for label, e in todays)
+                sum(weigh_fraud(chain, e) if label else weigh_genuine(chain) for label, e in own)
             )
-        starts.append(len(days))
+        starts.append(len(steps))
         before = [one for one in labels if one[0] < counts_from]
         gain = log_likelihood(labels, n_phases) - log_likelihood_if_clean(labels)
         if before:
             gain -= log_likelihood(before, n_phases) - log_likelihood_if_clean(before)
         expected.append(gain)
-    data = np.array(starts), np.array(days), np.array(ratios)
+    data = np.array(starts), np.array(steps), np.array(ratios)
     found = compute_label_gains(*data, chain, counts_from)
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("n_phases", [1, 2])
-def test_hindsight_is_a_sum_over_all_paths_without_the_days_own_labels(n_phases: int) -> None:
+def test_hindsight_is_a_sum_over_all_paths_without_the_steps_own_labels(n_phases: int) -> None:
     rng = np.random.default_rng(n_phases)
     chain = build_compromise_tables(0.1, 3.0, 0.7, 0.01, n_phases)
-    days, ratios = np.array([0.0, 1.0, 4.0, 6.0]), rng.normal(0.0, 2.0, 4)
-    found = smooth_compromised(np.array([0, 4]), days, ratios, chain)
-    steps = [np.linalg.matrix_power(chain.powers[0], int(gap)) for gap in np.diff(days)]
+    steps, ratios = np.array([0.0, 1.0, 4.0, 6.0]), rng.normal(0.0, 2.0, 4)
+    found = smooth_compromised(np.array([0, 4]), steps, ratios, chain)
+    moves = [np.linalg.matrix_power(chain.powers[0], int(gap)) for gap in np.diff(steps)]
     for left_out in range(4):
-        weights = np.zeros(2)  # of paths that are clean and compromised on the day
+        weights = np.zeros(2)  # of paths that are clean and compromised in the step
         for path in product(range(n_phases + 1), repeat=4):
             weight = chain.initial[path[0]]
-            for step, before, after in zip(steps, path[:-1], path[1:], strict=True):
-                weight *= step[before, after]
-            for day, state in enumerate(path):
-                weight *= np.exp(ratios[day]) if state and day != left_out else 1.0
+            for move, before, after in zip(moves, path[:-1], path[1:], strict=True):
+                weight *= move[before, after]
+            for place, state in enumerate(path):
+                weight *= np.exp(ratios[place]) if state and place != left_out else 1.0
             weights[int(path[left_out] > 0)] += weight
         assert found[left_out] == pytest.approx(weights[1] / weights.sum(), abs=1e-12)

@@ -17,10 +17,11 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.numerics import intruder
 from turncoat.numerics.compromise import (
+    STEPS_PER_DAY,
     CompromiseTables,
     add_evidence,
     build_compromise_tables,
-    pass_days,
+    pass_steps,
     weigh_fraud,
     weigh_genuine,
 )
@@ -35,9 +36,9 @@ INTRUDER, COMPROMISE = CAUSES.index("intruder"), CAUSES.index("compromise")
 N_OWN = len(intruder.OUTPUTS)
 MEMORY_DAYS = 30.0  # for which a label that comes late still changes the counterparty's belief
 
-# A compromise record: the day before its ring, the beliefs at the end of that day and at the end
-# of the last matured day, and the log likelihood ratios of the days in between and after.
-_ORIGIN_DAY, _BELIEFS = 0, 1
+# A compromise record: the step before its ring, the beliefs at the end of that step and at the end
+# of the last matured one, and the log likelihood ratios of the steps in between and after.
+_ORIGIN, _BELIEFS = 0, 1
 _MAX_LOG_RATIO = 500.0
 
 
@@ -146,8 +147,9 @@ class Chains:
         chain = self.compromise
         if chain is None:
             return 0
-        n_days = math.ceil(waiting_s / intruder.DAY) + 2 + math.ceil(chain.memory_days)
-        return _BELIEFS + 2 * (chain.n_phases + 1) + n_days
+        n_waiting = math.ceil(waiting_s / intruder.DAY * STEPS_PER_DAY) + 2
+        n_steps = n_waiting + math.ceil(chain.memory_days * STEPS_PER_DAY)
+        return _BELIEFS + 2 * (chain.n_phases + 1) + n_steps
 
 
 def pack_chains(chains: Chains | None) -> tuple[dict[str, Any] | None, dict[str, Array]]:
@@ -183,88 +185,88 @@ def _list_fields(side: IntruderChain | CompromiseChain) -> dict[str, Any]:
 
 
 @jit_exact
-def _find_cell(record: Array, chain: CompromiseTables, day: float) -> int:
-    """Where the record has a day's log likelihood ratio."""
+def _find_cell(record: Array, chain: CompromiseTables, step: float) -> int:
+    """Where the record has a step's log likelihood ratio."""
     first = _BELIEFS + 2 * len(chain.initial)
-    return first + int(day % (len(record) - first))
+    return first + int(step % (len(record) - first))
 
 
 @jit_exact
-def start_compromise(record: Array, chain: CompromiseTables, mature_day: float) -> None:
+def start_compromise(record: Array, chain: CompromiseTables, mature_step: float) -> None:
     """Begin the record of a new counterparty."""
     n = len(chain.initial)
     record[:] = 0.0
-    record[_ORIGIN_DAY] = mature_day
+    record[_ORIGIN] = mature_step
     record[_BELIEFS : _BELIEFS + n] = chain.initial
     record[_BELIEFS + n : _BELIEFS + 2 * n] = chain.initial
 
 
 @jit_exact
-def forget_days(record: Array, chain: CompromiseTables, today: float) -> None:
-    """Fold the days that leave the ring into the oldest belief."""
+def forget_steps(record: Array, chain: CompromiseTables, now: float) -> None:
+    """Fold the steps that leave the ring into the oldest belief."""
     n = len(chain.initial)
     n_ring = len(record) - _BELIEFS - 2 * n
-    oldest = today - n_ring
+    oldest = now - n_ring
     belief = record[_BELIEFS : _BELIEFS + n]
-    n_new = oldest - record[_ORIGIN_DAY]
+    n_new = oldest - record[_ORIGIN]
     for i in range(int(min(n_new, n_ring))):
-        cell = _find_cell(record, chain, record[_ORIGIN_DAY] + 1.0 + i)
-        pass_days(chain, belief, 1.0)
+        cell = _find_cell(record, chain, record[_ORIGIN] + 1.0 + i)
+        pass_steps(chain, belief, 1.0)
         add_evidence(belief, record[cell])
         record[cell] = 0.0
-    pass_days(chain, belief, n_new - n_ring)
-    record[_ORIGIN_DAY] = max(oldest, record[_ORIGIN_DAY])
+    pass_steps(chain, belief, n_new - n_ring)
+    record[_ORIGIN] = max(oldest, record[_ORIGIN])
 
 
 @jit_exact
-def mature_day(record: Array, chain: CompromiseTables, day: float, n_genuine: float) -> None:
-    """Let a day mature, on which `n_genuine` transactions without a label count as genuine."""
+def mature_step(record: Array, chain: CompromiseTables, step: float, n_genuine: float) -> None:
+    """Let a step mature, in which `n_genuine` transactions without a label count as genuine."""
     n = len(chain.initial)
-    cell = _find_cell(record, chain, day)
+    cell = _find_cell(record, chain, step)
     belief = record[_BELIEFS + n : _BELIEFS + 2 * n]
-    pass_days(chain, belief, 1.0)
-    if day > record[_ORIGIN_DAY] + (len(record) - _BELIEFS - 2 * n):
-        return  # the ring still has an older day there; this one is empty
+    pass_steps(chain, belief, 1.0)
+    if step > record[_ORIGIN] + (len(record) - _BELIEFS - 2 * n):
+        return  # the ring still has an older step there; this one is empty
     record[cell] += n_genuine * weigh_genuine(chain)
     add_evidence(belief, record[cell])
 
 
 @jit_exact
-def pass_empty_days(record: Array, chain: CompromiseTables, n_days: float) -> None:
-    """Let days without transactions mature."""
+def pass_empty_steps(record: Array, chain: CompromiseTables, n_steps: float) -> None:
+    """Let steps without transactions mature."""
     n = len(chain.initial)
-    pass_days(chain, record[_BELIEFS + n : _BELIEFS + 2 * n], n_days)
+    pass_steps(chain, record[_BELIEFS + n : _BELIEFS + 2 * n], n_steps)
 
 
 @jit_exact
 def predict_compromised(
-    record: Array, chain: CompromiseTables, matured: float, known: float, today: float
+    record: Array, chain: CompromiseTables, matured: float, known: float, now: float
 ) -> float:
-    """P(compromised today), from the labels of the days up to `known`."""
+    """P(compromised now), from the labels of the steps up to `known`."""
     n = len(chain.initial)
     belief = record[_BELIEFS + n : _BELIEFS + 2 * n].copy()
     for i in range(int(known - matured)):
-        pass_days(chain, belief, 1.0)
+        pass_steps(chain, belief, 1.0)
         add_evidence(belief, record[_find_cell(record, chain, matured + 1.0 + i)])
-    pass_days(chain, belief, today - max(known, matured))
+    pass_steps(chain, belief, now - max(known, matured))
     return float(1.0 - belief[0])
 
 
 @jit_exact
 def add_label(
-    record: Array, chain: CompromiseTables, matured: float, day: float, log_ratio: float
+    record: Array, chain: CompromiseTables, matured: float, step: float, log_ratio: float
 ) -> None:
-    """Add a label's log likelihood ratio to a day; days before the ring are past changing."""
-    if day <= record[_ORIGIN_DAY]:
+    """Add a label's log likelihood ratio to a step; those before the ring are past changing."""
+    if step <= record[_ORIGIN]:
         return
-    record[_find_cell(record, chain, day)] += log_ratio
-    if day > matured:
+    record[_find_cell(record, chain, step)] += log_ratio
+    if step > matured:
         return
     n = len(chain.initial)
     belief = record[_BELIEFS : _BELIEFS + n].copy()
-    for i in range(int(matured - record[_ORIGIN_DAY])):
-        pass_days(chain, belief, 1.0)
-        add_evidence(belief, record[_find_cell(record, chain, record[_ORIGIN_DAY] + 1.0 + i)])
+    for i in range(int(matured - record[_ORIGIN])):
+        pass_steps(chain, belief, 1.0)
+        add_evidence(belief, record[_find_cell(record, chain, record[_ORIGIN] + 1.0 + i)])
     record[_BELIEFS + n : _BELIEFS + 2 * n] = belief
 
 

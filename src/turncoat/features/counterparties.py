@@ -1,11 +1,11 @@
 """Features of the counterparty, a terminal or merchant: its history and its fraud risk.
 
-A label counts once its transaction's day ended `delay` seconds ago. A transaction without a label
-counts as genuine `maturity` seconds later. Until then a day's counts stay in a ring of daily cells,
-so that a label that arrives in time has the effect that it would have had from the start. After
-that they join totals that decay over a day, a week and a month, and the run: the frauds known since
-the last known genuine transaction. Where the features have a chain of compromises, the same labels
-are its evidence (`chains`).
+Time passes in steps of six hours. A label counts once its transaction's step ended `delay` seconds
+ago. A transaction without a label counts as genuine `maturity` seconds later. Until then the counts
+of a step stay in a ring of cells, so that a label that arrives in time has the effect that it would
+have had from the start. After that they join totals that decay over a day, a week and a month, and
+the run: the frauds known since the last known genuine transaction. Where the features have a chain
+of compromises, the same labels are its evidence (`chains`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.features import chains, history
 from turncoat.features.history import DAY, SEEN_WORDS, Payment, Payments, advance
-from turncoat.numerics.compromise import CompromiseTables
+from turncoat.numerics.compromise import STEPS_PER_DAY, CompromiseTables
 from turncoat.numerics.jit import jit_exact
 
 State: TypeAlias = tuple[Array, Array, Array, Array]  # numbers, seen, risk and compromise
@@ -39,17 +39,18 @@ _N_HISTORY = history.N_CONTINUOUS
 _N_NUMBERS = len(history.NUMBERS)
 _N, _LAST = history.NUMBERS.index("n"), history.NUMBERS.index("last_time")
 _N_RISKS = len(RISK_WINDOWS)
-# Layout of the risk: known transactions, known frauds, the last matured day, the run, the ring.
-_KNOWN, _FRAUDS, _MATURE_DAY = 0, _N_RISKS, 2 * _N_RISKS
-# Days of the last genuine label, of the first fraud after it, of the last label (NaN if none), and
+# Layout of the risk: known transactions, known frauds, the last matured step, the run, the ring.
+_KNOWN, _FRAUDS, _MATURE_STEP = 0, _N_RISKS, 2 * _N_RISKS
+# Steps of the last genuine label, of the first fraud after it, of the last label (NaN if none), and
 # the number of these frauds.
-_GENUINE_DAY, _RUN_DAY, _LABEL_DAY, _RUN_FRAUDS = range(_MATURE_DAY + 1, _MATURE_DAY + 5)
+_GENUINE_STEP, _RUN_STEP, _LABEL_STEP, _RUN_FRAUDS = range(_MATURE_STEP + 1, _MATURE_STEP + 5)
 _RING = _RUN_FRAUDS + 1
-# A day's cell: transactions with a label, frauds among them, and transactions without a label yet.
+# A step's cell: transactions with a label, frauds among them, and transactions without a label yet.
 _CELL_KNOWN, _CELL_FRAUDS, _CELL_WAITING = range(3)
 _CELL_SIZE = 3
-_DECAY_DAYS = np.array([history.WINDOWS[window] / DAY for window in RISK_WINDOWS])
-_DAY_FACTORS = np.array([math.exp(-1.0 / days) for days in _DECAY_DAYS])
+_STEP = DAY / STEPS_PER_DAY
+_DECAY_STEPS = np.array([history.WINDOWS[window] / _STEP for window in RISK_WINDOWS])
+_STEP_FACTORS = np.array([math.exp(-1.0 / steps) for steps in _DECAY_STEPS])
 
 
 class RiskRules(NamedTuple):
@@ -64,65 +65,65 @@ class RiskRules(NamedTuple):
 
 
 def risk_size(delay_s: float, maturity_s: float) -> int:
-    """Length of a risk: eleven numbers, and a cell for each day that has not matured."""
-    return _RING + _CELL_SIZE * (math.ceil((delay_s + maturity_s) / DAY) + 2)
+    """Length of a risk: eleven numbers, and a cell for each step that has not matured."""
+    return _RING + _CELL_SIZE * (math.ceil((delay_s + maturity_s) / _STEP) + 2)
 
 
 @jit_exact
-def _find_cell(risk: Array, day: float) -> int:
-    """Where a day's cell begins."""
-    n_days = (len(risk) - _RING) // _CELL_SIZE
-    return _RING + _CELL_SIZE * int(day % n_days)
+def _find_cell(risk: Array, step: float) -> int:
+    """Where a step's cell begins."""
+    n_steps = (len(risk) - _RING) // _CELL_SIZE
+    return _RING + _CELL_SIZE * int(step % n_steps)
 
 
 @jit_exact
 def _newest_ended(time: float, delay: float) -> float:
-    """The last day that ended at least `delay` before `time`."""
-    return math.floor((time - delay) / DAY) - 1.0
+    """The last step that ended at least `delay` before `time`."""
+    return math.floor((time - delay) / _STEP) - 1.0
 
 
 @jit_exact
-def _add_day(totals: Array, day: float, known: float, frauds: float) -> None:
-    """Let the totals decay by a day, and add what is known of this day to them and to the run."""
+def _add_step(totals: Array, step: float, known: float, frauds: float) -> None:
+    """Let the totals decay by a step, and add what is known of it to them and to the run."""
     for w in range(_N_RISKS):
-        totals[_KNOWN + w] = totals[_KNOWN + w] * _DAY_FACTORS[w] + known
-        totals[_FRAUDS + w] = totals[_FRAUDS + w] * _DAY_FACTORS[w] + frauds
-    _extend_run(totals, day, known, frauds)
+        totals[_KNOWN + w] = totals[_KNOWN + w] * _STEP_FACTORS[w] + known
+        totals[_FRAUDS + w] = totals[_FRAUDS + w] * _STEP_FACTORS[w] + frauds
+    _extend_run(totals, step, known, frauds)
 
 
 @jit_exact
-def _mature_days(risk: Array, compromise: Array, chain: CompromiseTables, newest: float) -> None:
-    """Move the days up to `newest` into the totals; what still has no label counts as genuine."""
-    n_days = (len(risk) - _RING) // _CELL_SIZE
-    first = risk[_MATURE_DAY] + 1.0
+def _mature_steps(risk: Array, compromise: Array, chain: CompromiseTables, newest: float) -> None:
+    """Move the steps up to `newest` into the totals; what still has no label counts as genuine."""
+    n_steps = (len(risk) - _RING) // _CELL_SIZE
+    first = risk[_MATURE_STEP] + 1.0
     n_new = newest - first + 1.0
-    for i in range(int(min(n_new, n_days))):  # days after these have nothing pending
+    for i in range(int(min(n_new, n_steps))):  # steps after these have nothing pending
         cell = _find_cell(risk, first + i)
         waiting = risk[cell + _CELL_WAITING]
         known = risk[cell + _CELL_KNOWN] + waiting
-        _add_day(risk, first + i, known, risk[cell + _CELL_FRAUDS])
+        _add_step(risk, first + i, known, risk[cell + _CELL_FRAUDS])
         risk[cell : cell + _CELL_SIZE] = 0.0
         if len(compromise) > 0:
-            chains.mature_day(compromise, chain, first + i, waiting)
+            chains.mature_step(compromise, chain, first + i, waiting)
     if len(compromise) > 0:
-        chains.pass_empty_days(compromise, chain, n_new - n_days)
+        chains.pass_empty_steps(compromise, chain, n_new - n_steps)
     for w in range(_N_RISKS):
-        factor = math.exp(-max(n_new - n_days, 0.0) / _DECAY_DAYS[w])
+        factor = math.exp(-max(n_new - n_steps, 0.0) / _DECAY_STEPS[w])
         risk[_KNOWN + w] *= factor
         risk[_FRAUDS + w] *= factor
-    risk[_MATURE_DAY] = newest
+    risk[_MATURE_STEP] = newest
 
 
 @jit_exact
-def _extend_run(risk: Array, day: float, known: float, frauds: float) -> None:
-    """Add a day to the run; a day with both counts as genuine first, then fraud."""
+def _extend_run(risk: Array, step: float, known: float, frauds: float) -> None:
+    """Add a step to the run; one with both counts as genuine first, then fraud."""
     if known > frauds:
-        risk[_GENUINE_DAY], risk[_RUN_DAY], risk[_RUN_FRAUDS] = day, math.nan, 0.0
+        risk[_GENUINE_STEP], risk[_RUN_STEP], risk[_RUN_FRAUDS] = step, math.nan, 0.0
     if frauds > 0.0:
-        risk[_RUN_DAY] = np.fmin(risk[_RUN_DAY], day)  # NaN yields
+        risk[_RUN_STEP] = np.fmin(risk[_RUN_STEP], step)  # NaN yields
         risk[_RUN_FRAUDS] += frauds
     if known > 0.0 or frauds > 0.0:
-        risk[_LABEL_DAY] = np.fmax(risk[_LABEL_DAY], day)
+        risk[_LABEL_STEP] = np.fmax(risk[_LABEL_STEP], step)
 
 
 @jit_exact
@@ -137,20 +138,20 @@ def report_label(
 ) -> None:
     """Count the label, 0 or 1, of a transaction at `time` that counted as `earlier` so far.
 
-    On a day that has not matured, the label has the effect that it would have had from the start.
+    In a step that has not matured, the label has the effect that it would have had from the start.
     Later, the transaction has counted as genuine, and a fraud is added to the decayed totals. The
-    chain remembers days for longer. `explained` is the probability that the customer's side makes
+    chain remembers steps for longer. `explained` is the probability that the customer's side makes
     the transaction fraud.
     """
-    day = math.floor(time / DAY)
+    step = math.floor(time / _STEP)
     frauds = 1.0 if label == 1 else 0.0
     if len(compromise) > 0:
-        counted = 0 if earlier == UNKNOWN and day <= risk[_MATURE_DAY] else earlier
+        counted = 0 if earlier == UNKNOWN and step <= risk[_MATURE_STEP] else earlier
         news = chains.weigh_label(rules.chain, label, explained)
         news -= chains.weigh_label(rules.chain, counted, explained)
-        chains.add_label(compromise, rules.chain, risk[_MATURE_DAY], day, news)
-    if day > risk[_MATURE_DAY]:
-        cell = _find_cell(risk, day)
+        chains.add_label(compromise, rules.chain, risk[_MATURE_STEP], step, news)
+    if step > risk[_MATURE_STEP]:
+        cell = _find_cell(risk, step)
         if earlier == UNKNOWN:
             risk[cell + _CELL_WAITING] = max(risk[cell + _CELL_WAITING] - 1.0, 0.0)
         if earlier < 0:
@@ -159,11 +160,11 @@ def report_label(
         return
     known = 1.0 if earlier == NEVER else 0.0
     for w in range(_N_RISKS):
-        factor = math.exp((day - risk[_MATURE_DAY]) / _DECAY_DAYS[w])
+        factor = math.exp((step - risk[_MATURE_STEP]) / _DECAY_STEPS[w])
         risk[_KNOWN + w] += known * factor
         risk[_FRAUDS + w] += frauds * factor
-    if not day < risk[_GENUINE_DAY]:  # NaN if there was none
-        _extend_run(risk, day, 0.0, frauds)
+    if not step < risk[_GENUINE_STEP]:  # NaN if there was none
+        _extend_run(risk, step, 0.0, frauds)
 
 
 @jit_exact
@@ -186,42 +187,43 @@ def advance_counterparty(
     delay, maturity, base_rate, _, _, chain = rules
     has_chain = len(compromise) > 0
     if numbers[_N] == 0.0:
-        risk[_MATURE_DAY] = _newest_ended(payment.time, delay + maturity)
-        risk[_GENUINE_DAY:_RUN_FRAUDS] = math.nan
+        risk[_MATURE_STEP] = _newest_ended(payment.time, delay + maturity)
+        risk[_GENUINE_STEP:_RUN_FRAUDS] = math.nan
         if has_chain:
-            chains.start_compromise(compromise, chain, risk[_MATURE_DAY])
+            chains.start_compromise(compromise, chain, risk[_MATURE_STEP])
     advance(numbers, seen, payment, tracked, values[:_N_HISTORY], codes)
     now = numbers[_LAST]  # a late row counts as now
-    today, newest_known = math.floor(now / DAY), _newest_ended(now, delay)
-    _mature_days(risk, compromise, chain, _newest_ended(now, delay + maturity))
+    current, newest_known = math.floor(now / _STEP), _newest_ended(now, delay)
+    _mature_steps(risk, compromise, chain, _newest_ended(now, delay + maturity))
     values[_N_HISTORY:] = np.nan
     causes[:] = 0.0
     if has_chain:
-        chains.forget_days(compromise, chain, today)
-        days = risk[_MATURE_DAY], newest_known, today
-        causes[1] = chains.predict_compromised(compromise, chain, days[0], days[1], days[2])
+        chains.forget_steps(compromise, chain, current)
+        steps = risk[_MATURE_STEP], newest_known, current
+        causes[1] = chains.predict_compromised(compromise, chain, steps[0], steps[1], steps[2])
         causes[0] = causes[1] * chain.share
         chains.add_label(
-            compromise, chain, days[0], today, chains.weigh_label(chain, label, explained)
+            compromise, chain, steps[0], current, chains.weigh_label(chain, label, explained)
         )
     if base_rate > 0.0:
-        n_known_days = int(newest_known - risk[_MATURE_DAY])
-        totals = risk[:_RING].copy() if n_known_days > 0 else risk[:_RING]
-        for i in range(n_known_days):
-            day = risk[_MATURE_DAY] + 1.0 + i
-            cell = _find_cell(risk, day)
-            _add_day(totals, day, risk[cell + _CELL_KNOWN], risk[cell + _CELL_FRAUDS])
+        n_known_steps = int(newest_known - risk[_MATURE_STEP])
+        totals = risk[:_RING].copy() if n_known_steps > 0 else risk[:_RING]
+        for i in range(n_known_steps):
+            step = risk[_MATURE_STEP] + 1.0 + i
+            cell = _find_cell(risk, step)
+            _add_step(totals, step, risk[cell + _CELL_KNOWN], risk[cell + _CELL_FRAUDS])
         for w in range(_N_RISKS):
             known, frauds = totals[_KNOWN + w], totals[_FRAUDS + w]
             share = (frauds + PRIOR_ROWS * base_rate) / (max(known, frauds) + PRIOR_ROWS)
             values[_N_HISTORY + w] = math.log(share / (1.0 - share))
             values[_N_HISTORY + _N_RISKS + w] = math.log1p(known)
-        for i, day in enumerate(totals[_GENUINE_DAY:_RUN_FRAUDS]):
-            values[_N_HISTORY + 2 * _N_RISKS + i] = math.log1p(today - day)
+        for i, step in enumerate(totals[_GENUINE_STEP:_RUN_FRAUDS]):
+            values[_N_HISTORY + 2 * _N_RISKS + i] = math.log1p((current - step) / STEPS_PER_DAY)
         values[N_CONTINUOUS - 1] = math.log1p(totals[_RUN_FRAUDS])
-        causes[2], causes[3] = totals[_RUN_FRAUDS], today - totals[_RUN_DAY]
+        causes[2] = totals[_RUN_FRAUDS]
+        causes[3] = (current - totals[_RUN_STEP]) / STEPS_PER_DAY
     if label != NEVER:
-        cell = _find_cell(risk, today)
+        cell = _find_cell(risk, current)
         risk[cell + (_CELL_WAITING if label == UNKNOWN else _CELL_KNOWN)] += 1.0
         risk[cell + _CELL_FRAUDS] += 1.0 if label == 1 else 0.0
 

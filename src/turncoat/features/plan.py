@@ -257,7 +257,7 @@ class FeaturePlan:
         """A checksum that distinguishes states of different features."""
         s = self.schema
         label_times = self.label_delay_s, self.label_maturity_s
-        layout = (4, history.NUMBERS, history.BLOOM_WORDS, *label_times)
+        layout = (5, history.NUMBERS, history.BLOOM_WORDS, *label_times)
         owner = s.customer, s.customer_age
         columns: tuple[Any, ...] = s.amount, s.continuous, s.categorical, s.tracked, s.counterparty
         if self.chains is not None:

@@ -1,8 +1,8 @@
-"""The counterparty's chain by days: clean, or compromised in one of several phases.
+"""The counterparty's chain in steps of six hours: clean, or compromised in one of several phases.
 
 Known labels are its observations. While a counterparty is compromised each transaction there is
 fraud with probability `share`. The phases follow each other, so that the time until it is clean
-again is not memoryless (docs/chains.md). Every phase emits alike: a day's labels enter as one
+again is not memoryless (docs/chains.md). Every phase emits alike: a step's labels enter as one
 number, the log likelihood ratio of compromised against clean, and the order in which labels become
 known does not matter.
 """
@@ -18,8 +18,9 @@ from scipy.linalg import expm
 from turncoat.arrays import Array
 from turncoat.numerics.jit import jit, jit_exact
 
-_N_POWERS = 13  # gaps of up to 2^13 - 1 days; longer ones count as these
-_MAX_DAYS = (1 << _N_POWERS) - 1
+STEPS_PER_DAY = 4
+_N_POWERS = 15  # gaps of up to 2^15 - 1 steps, 22 years; longer ones count as these
+_MAX_STEPS = (1 << _N_POWERS) - 1
 
 
 class CompromiseTables(NamedTuple):
@@ -28,7 +29,7 @@ class CompromiseTables(NamedTuple):
     share: float  # of fraud among the transactions of a compromised counterparty
     background: float  # of fraud without a known cause
     initial: Array  # [1 + phases] probabilities of a new counterparty
-    powers: Array  # [13, 1 + phases, 1 + phases] transition matrices over 1, 2, 4, ... days
+    powers: Array  # [15, 1 + phases, 1 + phases] transition matrices over 1, 2, 4, ... steps
 
 
 def build_compromise_tables(
@@ -41,7 +42,7 @@ def build_compromise_tables(
     for phase in range(1, size):
         generator[phase, (phase + 1) % size] += leave
     generator -= np.diag(generator.sum(axis=1))
-    powers = [expm(generator)]
+    powers = [expm(generator / STEPS_PER_DAY)]
     while len(powers) < _N_POWERS:
         powers.append(powers[-1] @ powers[-1])
     initial = np.array([1.0, *[onset * days / n_phases] * n_phases])
@@ -62,15 +63,15 @@ def weigh_genuine(chain: CompromiseTables) -> float:
 
 
 @jit_exact
-def pass_days(chain: CompromiseTables, belief: Array, n_days: float) -> None:
-    """Let days pass without labels."""
-    _multiply_days(chain.powers, belief, n_days)
+def pass_steps(chain: CompromiseTables, belief: Array, n_steps: float) -> None:
+    """Let steps pass without labels."""
+    _multiply_steps(chain.powers, belief, n_steps)
 
 
 @jit_exact
-def _multiply_days(powers: Array, values: Array, n_days: float) -> None:
-    """Multiply a row of values by the matrices of 1, 2, 4, ... days that add up to `n_days`."""
-    left = int(min(max(n_days, 0.0), _MAX_DAYS))
+def _multiply_steps(powers: Array, values: Array, n_steps: float) -> None:
+    """Multiply a row of values by the matrices of 1, 2, 4, ... steps that add up to `n_steps`."""
+    left = int(min(max(n_steps, 0.0), _MAX_STEPS))
     after, power = np.empty_like(values), 0
     while left > 0:
         if left & 1:
@@ -87,7 +88,7 @@ def _multiply_days(powers: Array, values: Array, n_days: float) -> None:
 
 @jit_exact
 def add_evidence(belief: Array, log_ratio: float) -> float:
-    """Condition a belief on a day's labels; returns the log of their likelihood ratio to clean."""
+    """Condition a belief on a step's labels; returns the log of their likelihood ratio to clean."""
     if log_ratio == 0.0:
         return 0.0
     shift = max(log_ratio, 0.0)
@@ -103,35 +104,35 @@ def add_evidence(belief: Array, log_ratio: float) -> float:
 
 @jit
 def compute_label_gains(
-    starts: Array, days: Array, log_ratios: Array, chain: CompromiseTables, counts_from: float
+    starts: Array, steps: Array, log_ratios: Array, chain: CompromiseTables, counts_from: float
 ) -> Array:
     """Log likelihood of each counterparty's labels [C], less that of the same ones if clean.
 
-    Counterparty c has the days starts[c] to starts[c + 1], rising, each with the log ratio of its
-    labels. Days before `counts_from` are evidence, but not counted.
+    Counterparty c has the steps starts[c] to starts[c + 1], rising, each with the log ratio of its
+    labels. Steps before `counts_from` are evidence, but not counted.
     """
     belief, gains = np.empty(len(chain.initial)), np.zeros(len(starts) - 1)
     for c in range(len(starts) - 1):
         belief[:] = chain.initial
         for j in range(starts[c], starts[c + 1]):
             if j > starts[c]:
-                pass_days(chain, belief, days[j] - days[j - 1])
+                pass_steps(chain, belief, steps[j] - steps[j - 1])
             gain = add_evidence(belief, log_ratios[j])
-            if days[j] >= counts_from:
+            if steps[j] >= counts_from:
                 gains[c] += gain
     return gains
 
 
 @jit
 def smooth_compromised(
-    starts: Array, days: Array, log_ratios: Array, chain: CompromiseTables
+    starts: Array, steps: Array, log_ratios: Array, chain: CompromiseTables
 ) -> Array:
-    """P(compromised on each day | the labels of all other days) [D], with hindsight.
+    """P(compromised on each step | the labels of all other steps) [D], with hindsight.
 
     The arguments are those of `compute_label_gains`.
     """
     n = len(chain.initial)
-    belief, found = np.empty(n), np.empty(len(days))
+    belief, found = np.empty(n), np.empty(len(steps))
     ahead, weighted = np.empty(n), np.empty(n)
     back = np.ascontiguousarray(chain.powers.transpose(0, 2, 1))
     for c in range(len(starts) - 1):
@@ -140,7 +141,7 @@ def smooth_compromised(
         belief[:] = chain.initial
         for j in range(first, last):
             if j > first:
-                pass_days(chain, belief, days[j] - days[j - 1])
+                pass_steps(chain, belief, steps[j] - steps[j - 1])
             predicted[j - first] = belief
             add_evidence(belief, log_ratios[j])
         ahead[:] = 1.0
@@ -155,6 +156,6 @@ def smooth_compromised(
                 weighted[0] = ahead[0] * math.exp(-shift)
                 for i in range(1, n):
                     weighted[i] = ahead[i] * math.exp(log_ratios[j] - shift)
-                _multiply_days(back, weighted, days[j] - days[j - 1])
+                _multiply_steps(back, weighted, steps[j] - steps[j - 1])
                 ahead[:] = weighted / weighted.max()
     return found

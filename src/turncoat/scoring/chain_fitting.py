@@ -25,7 +25,7 @@ from turncoat.panel import Panel, has_both_labels
 from turncoat.scoring.causes import CauseScore, HeldOutRows
 from turncoat.scoring.compromise_fitting import (
     N_PHASES,
-    LabelledDays,
+    LabelledSteps,
     choose_phases,
     fit_compromise,
 )
@@ -33,7 +33,7 @@ from turncoat.scoring.intruder_fitting import CustomerRows, Profile, fit_intrude
 from turncoat.scoring.rankers import build_ranker_matrix
 from turncoat.scoring.scorecard import Scorecard
 
-_MAX_COUNTERPARTY_ROWS = 200_000
+_MAX_COUNTERPARTY_ROWS = 60_000
 _MAX_CARD_ROWS = 250_000
 _N_ROUNDS = 2
 _N_FOLDS = 2
@@ -52,22 +52,22 @@ def fit_causes(features: Features, transactions: Transactions, seed: int = 0) ->
     rows = CustomerRows.sample(transactions, seed)
     profile = None if rows is None else fit_profile(rows)
     panel = features.add_chains(None).transform(transactions)
-    days = LabelledDays.collect(transactions)
-    sample = None if days is None else days.sample(_MAX_COUNTERPARTY_ROWS)
+    steps = LabelledSteps.collect(transactions)
+    sample = None if steps is None else steps.sample(_MAX_COUNTERPARTY_ROWS)
     chains = Chains()
     n_phases: tuple[int, ...] = N_PHASES
     intruder_risk, compromise_risk = np.zeros(panel.n_rows), np.zeros(panel.n_rows)
     # What the transaction by itself explains comes first: an intruder would explain it too.
     scorecard = fit_scorecard(features, panel, np.zeros(panel.n_rows), seed)
     for _ in range(_N_ROUNDS):
-        if days is not None and sample is not None and n_phases:
+        if steps is not None and sample is not None and n_phases:
             frauds = sample.weigh(intruder_risk)
             n_phases = choose_phases(frauds, n_phases)
             other = None
             compromise_risk = np.zeros(panel.n_rows)
             if n_phases:
                 other = fit_compromise(frauds, n_phases[0], start=chains.compromise)
-                compromise_risk = days.weigh(intruder_risk).smooth(other)
+                compromise_risk = steps.weigh(intruder_risk).smooth(other)
             chains = replace(chains, compromise=other)
         if rows is not None and profile is not None:
             row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
@@ -139,9 +139,9 @@ def _relearn(
     own, rows = chains.intruder, CustomerRows.sample(transactions, seed)
     panel = features.transform(transactions)
     intruder_risk = np.asarray(panel.causes)[:, INTRUDER]
-    days, compromise_risk = LabelledDays.collect(transactions), np.zeros(panel.n_rows)
-    if days is not None and chains.compromise is not None:
-        compromise_risk = days.weigh(intruder_risk).smooth(chains.compromise)
+    steps, compromise_risk = LabelledSteps.collect(transactions), np.zeros(panel.n_rows)
+    if steps is not None and chains.compromise is not None:
+        compromise_risk = steps.weigh(intruder_risk).smooth(chains.compromise)
     if own is not None and rows is not None:
         profile = Profile(own.scale, own.unit, own.prior)
         row = expit(score.scorecard.score(panel.continuous, panel.categorical))

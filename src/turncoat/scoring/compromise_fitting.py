@@ -18,110 +18,123 @@ from turncoat.data.splits import DAY
 from turncoat.data.transactions import Transactions
 from turncoat.features.chains import CompromiseChain
 from turncoat.numerics import compromise
+from turncoat.numerics.compromise import STEPS_PER_DAY
 
-N_PHASES = (1, 2, 4, 8)
+N_PHASES = (1, 2, 4, 8, 16)
 _MIN_FRAUDS = 10
-_LATER_SHARE = 0.25  # of the labelled days, to compare numbers of phases on
-_MAX_EVALUATIONS = 160
+_LATER_SHARE = 0.25  # of the labelled steps, to compare numbers of phases on
+_MAX_EVALUATIONS = 160, 80  # without and with a similar chain to start from
 
 
-class LabelledDays(NamedTuple):
-    """Labels by counterparty and day; counterparty c has the days starts[c] to starts[c + 1]."""
+class LabelledSteps(NamedTuple):
+    """Labels by counterparty and step; counterparty c has the steps starts[c] to starts[c + 1]."""
 
     starts: Array
-    days: Array  # [D] rising within a counterparty
+    steps: Array  # [D] rising within a counterparty
     n_genuine: Array  # [D]
     fraud_rows: Array  # [F] among the transactions
-    fraud_days: Array  # [F] index of their day
-    row_days: Array  # [N] index of each transaction's day; -1 without a counterparty
+    fraud_steps: Array  # [F] index of their step
+    row_steps: Array  # [N] index of each transaction's step; -1 without a counterparty
+    weights: Array  # [C] for how many counterparties each stands
 
     @classmethod
-    def collect(cls, data: Transactions) -> LabelledDays | None:
-        """The days of all transactions; None without a counterparty, or with few frauds there."""
+    def collect(cls, data: Transactions) -> LabelledSteps | None:
+        """The steps of all transactions; None without a counterparty, or with few frauds there."""
         if data.schema.counterparty is None:
             return None
         who = data.categories[data.schema.counterparty].codes[data.file_rows].astype(np.int64)
-        labels, days = np.asarray(data.labels), np.floor(data.times / DAY)
-        order = np.lexsort((days, who))
+        labels = np.asarray(data.labels)
+        steps = np.floor(data.times * (STEPS_PER_DAY / DAY))
+        order = np.lexsort((steps, who))
         order = order[who[order] >= 0]
         if (labels[order] == 1).sum() < _MIN_FRAUDS:
             return None
         is_new = np.diff(who[order], prepend=-1) != 0
-        is_day = is_new | (np.diff(days[order], prepend=np.nan) != 0)
-        cells = np.cumsum(is_day) - 1
-        starts = np.append(np.flatnonzero(is_new[is_day]), cells[-1] + 1).astype(np.int64)
-        is_fraud, n_days = labels[order] == 1, int(cells[-1]) + 1
-        n_genuine = np.bincount(cells, labels[order] == 0, n_days)
-        row_days = np.full(len(labels), -1, np.int64)
-        row_days[order] = cells
+        is_step = is_new | (np.diff(steps[order], prepend=np.nan) != 0)
+        cells = np.cumsum(is_step) - 1
+        starts = np.append(np.flatnonzero(is_new[is_step]), cells[-1] + 1).astype(np.int64)
+        is_fraud, n_steps = labels[order] == 1, int(cells[-1]) + 1
+        n_genuine = np.bincount(cells, labels[order] == 0, n_steps)
+        row_steps = np.full(len(labels), -1, np.int64)
+        row_steps[order] = cells
         frauds = order[is_fraud], cells[is_fraud]
-        return cls(starts, days[order][is_day], n_genuine, *frauds, row_days)
+        weights = np.ones(len(starts) - 1)
+        return cls(starts, steps[order][is_step], n_genuine, *frauds, row_steps, weights)
 
-    def sample(self, max_rows: int) -> LabelledDays:
-        """About `max_rows`, of whole counterparties at even distances."""
-        step = math.ceil(len(self.row_days) / max_rows)
+    def sample(self, max_rows: int) -> LabelledSteps:
+        """About `max_rows`, of whole counterparties at even distances.
+
+        Half of them have fraud if there are as many; each stands for those left out of its kind.
+        """
         n = len(self.starts) - 1
-        owner = np.repeat(np.arange(n), np.diff(self.starts))
-        is_kept = owner % step == 0
-        places = np.cumsum(is_kept) - 1
-        starts = np.append(0, np.cumsum(np.diff(self.starts)[::step])).astype(np.int64)
-        own = is_kept[self.fraud_days]
-        frauds = self.fraud_rows[own], places[self.fraud_days[own]]
-        none = np.empty(0, np.int64)
-        return LabelledDays(starts, self.days[is_kept], self.n_genuine[is_kept], *frauds, none)
+        sizes, owner = np.diff(self.starts), np.repeat(np.arange(n), np.diff(self.starts))
+        has_fraud = np.zeros(n, bool)
+        has_fraud[owner[self.fraud_steps]] = True
+        is_kept, weights = np.zeros(n, bool), np.ones(n)
+        for group in (np.flatnonzero(has_fraud), np.flatnonzero(~has_fraud)):
+            every = math.ceil(2 * sizes[group].sum() / max_rows)
+            drawn = group[:: max(every, 1)]
+            is_kept[drawn], weights[drawn] = True, len(group) / max(len(drawn), 1)
+        is_kept_step = is_kept[owner]
+        places = np.cumsum(is_kept_step) - 1
+        starts = np.append(0, np.cumsum(sizes[is_kept])).astype(np.int64)
+        own = is_kept_step[self.fraud_steps]
+        frauds = self.fraud_rows[own], places[self.fraud_steps[own]]
+        steps = self.steps[is_kept_step], self.n_genuine[is_kept_step]
+        return LabelledSteps(starts, *steps, *frauds, np.empty(0, np.int64), weights[is_kept])
 
-    def weigh(self, explained: Array) -> WeighedDays:
-        """The days with how far each fraud is explained by its customer's side."""
-        return WeighedDays(self, explained[self.fraud_rows])
+    def weigh(self, explained: Array) -> WeighedSteps:
+        """The steps with how far each fraud is explained by its customer's side."""
+        return WeighedSteps(self, explained[self.fraud_rows])
 
 
-class WeighedDays(NamedTuple):
-    """Labelled days, and how far other causes explain each fraud."""
+class WeighedSteps(NamedTuple):
+    """Labelled steps, and how far other causes explain each fraud."""
 
-    known: LabelledDays
+    known: LabelledSteps
     explained: Array  # [F]
 
     def compute_log_likelihoods(
-        self, chain: CompromiseChain | None, background: float, days: tuple[float, float]
+        self, chain: CompromiseChain | None, background: float, steps: tuple[float, float]
     ) -> Array:
-        """Log likelihood of the labels of each counterparty [C], from the first of `days` on.
+        """Log likelihood of the labels of each counterparty [C], from the first of `steps` on.
 
-        Labels after the second are not used.
+        Each counts for as many as it stands for. Labels after the second are not used.
         """
         known, n = self.known, len(self.known.starts) - 1
         owner = np.repeat(np.arange(n), np.diff(known.starts))
-        is_counted = (known.days >= days[0]) & (known.days < days[1])
+        is_counted = (known.steps >= steps[0]) & (known.steps < steps[1])
         other = 1.0 - (1.0 - self.explained) * (1.0 - background)
-        frauds = np.bincount(known.fraud_days, np.log(np.maximum(other, 1e-12)), len(known.days))
+        frauds = np.bincount(known.fraud_steps, np.log(np.maximum(other, 1e-12)), len(known.steps))
         plain = frauds + known.n_genuine * math.log1p(-background)
         total = np.bincount(owner, np.where(is_counted, plain, 0.0), n)
         if chain is None:
-            return total
-        ratios = self._weigh_days(chain)
-        ratios[known.days >= days[1]] = 0.0
-        data = known.starts, known.days, ratios
-        return total + compromise.compute_label_gains(*data, chain.tables, days[0])
+            return total * known.weights
+        ratios = self._weigh_steps(chain)
+        ratios[known.steps >= steps[1]] = 0.0
+        data = known.starts, known.steps, ratios
+        gains = compromise.compute_label_gains(*data, chain.tables, steps[0])
+        return np.asarray((total + gains) * known.weights)
 
     def smooth(self, chain: CompromiseChain) -> Array:
-        """P(fraud because of the counterparty | labels of all other days) of every row [N]."""
-        data = self.known.starts, self.known.days, self._weigh_days(chain)
+        """P(fraud because of the counterparty | labels of all other steps) of every row [N]."""
+        data = self.known.starts, self.known.steps, self._weigh_steps(chain)
         found = compromise.smooth_compromised(*data, chain.tables) * chain.share
-        row_days = self.known.row_days
-        return np.where(row_days >= 0, found[row_days], 0.0)
+        row_steps = self.known.row_steps
+        return np.where(row_steps >= 0, found[row_steps], 0.0)
 
-    def _weigh_days(self, chain: CompromiseChain) -> Array:
-        """The log likelihood ratio of each day's labels [D], compromised against clean."""
+    def _weigh_steps(self, chain: CompromiseChain) -> Array:
+        """The log likelihood ratio of each step's labels [D], compromised against clean."""
         known = self.known
         other = 1.0 - (1.0 - self.explained) * (1.0 - chain.background)
         hit = np.log((1.0 - (1.0 - chain.share) * (1.0 - other)) / np.maximum(other, 1e-12))
-        frauds = np.bincount(known.fraud_days, hit, len(known.days))
+        frauds = np.bincount(known.fraud_steps, hit, len(known.steps))
         return np.asarray(frauds + known.n_genuine * math.log1p(-chain.share))
 
 
-def choose_phases(frauds: WeighedDays, candidates: tuple[int, ...]) -> tuple[int, ...]:
+def choose_phases(frauds: WeighedSteps, candidates: tuple[int, ...]) -> tuple[int, ...]:
     """The number of phases that predicts later labels best; none if no chain does better."""
-    days = frauds.known.days
-    cut = float(np.quantile(days, 1.0 - _LATER_SHARE))
+    cut = float(np.quantile(frauds.known.steps, 1.0 - _LATER_SHARE))
     later = cut, math.inf
     background = _fit_background(frauds, (-math.inf, cut))
     without = frauds.compute_log_likelihoods(None, background, later)
@@ -139,25 +152,25 @@ def choose_phases(frauds: WeighedDays, candidates: tuple[int, ...]) -> tuple[int
     return best
 
 
-def _fit_background(frauds: WeighedDays, days: tuple[float, float]) -> float:
+def _fit_background(frauds: WeighedSteps, steps: tuple[float, float]) -> float:
     """The most likely share of fraud without a known cause, if there is no chain."""
 
     def lose(at: Array) -> float:
-        return -float(frauds.compute_log_likelihoods(None, float(expit(at[0])), days).sum())
+        return -float(frauds.compute_log_likelihoods(None, float(expit(at[0])), steps).sum())
 
     best = minimize(lose, [-6.0], method="Nelder-Mead", options={"maxfev": 40})
     return float(expit(best.x[0]))
 
 
 def fit_compromise(
-    frauds: WeighedDays,
+    frauds: WeighedSteps,
     n_phases: int,
-    days: tuple[float, float] = (-math.inf, math.inf),
+    steps: tuple[float, float] = (-math.inf, math.inf),
     start: CompromiseChain | None = None,
 ) -> CompromiseChain:
     """The most likely chain of the labels, with weak priors that keep it finite."""
-    used = frauds.known.days[frauds.known.days < days[1]]
-    span = max(float(np.ptp(used)), 1.0) if len(used) else 1.0
+    used = frauds.known.steps[frauds.known.steps < steps[1]]
+    span = max(float(np.ptp(used)) / STEPS_PER_DAY, 1.0) if len(used) else 1.0
 
     def build(at: Array) -> CompromiseChain:
         onset, length = np.exp(np.clip(at[:2], [-16.0, -1.0], [1.0, 8.0])).tolist()
@@ -169,13 +182,13 @@ def fit_compromise(
         # Weak priors: a length of a quarter of the data, some doubt in a share of 0 or 1.
         prior = 0.5 * (math.log(chain.mean_days / (0.25 * span)) / 1.5) ** 2
         prior -= 0.5 * math.log(chain.share) + 0.5 * math.log1p(-chain.share)
-        found = frauds.compute_log_likelihoods(chain, chain.background, days)
+        found = frauds.compute_log_likelihoods(chain, chain.background, steps)
         return prior - float(found.sum())
 
     at = [math.log(1e-3), math.log(0.25 * span), 1.0, -6.0]
     if start is not None:
         rates = math.log(start.onsets_per_day), math.log(start.mean_days)
         at = [*rates, float(logit(start.share)), float(logit(start.background))]
-    simplex = np.vstack([at, np.array(at) + 0.7 * np.eye(4)])
-    options = {"maxfev": _MAX_EVALUATIONS, "initial_simplex": simplex}
+    simplex = np.vstack([at, np.array(at) + (0.7 if start is None else 0.3) * np.eye(4)])
+    options = {"maxfev": _MAX_EVALUATIONS[start is not None], "initial_simplex": simplex}
     return build(minimize(lose, at, method="Nelder-Mead", options=options).x)
