@@ -65,7 +65,9 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.scoring
 	$(BIN)/python -m benchmarks.neural
 	$(BIN)/python -m benchmarks.service
-	$(BIN)/python -m benchmarks.service.hybrid
+	$(BIN)/python -m benchmarks.service.kinds --kind hybrid
+	$(BIN)/python -m benchmarks.service.kinds --kind chains
+	$(BIN)/python -m benchmarks.chains_cost
 
 soak: $(VENV)/.installed-test
 	TURNCOAT_SOAK=100000 $(BIN)/python -m pytest tests/serving tests/conformance/test_stores.py

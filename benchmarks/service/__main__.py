@@ -4,7 +4,7 @@ Each row of the table is a server in its own process, loaded over loopback by a 
 the same cores. It runs in turn with two servers of the same stack that answer a constant, over
 several numbers of connections; the median round of each server at its best number of connections
 counts. Run all of it with `python -m benchmarks.service`, or a part with `--quick` or `--key-row`.
-The table of hybrids is made by `python -m benchmarks.service.hybrid`.
+The tables of other kinds are made by `python -m benchmarks.service.kinds`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from turncoat.data.simulators import simulate_tables
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
+from turncoat.scoring.detector import DETECTOR_KINDS
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import open_store
@@ -48,19 +49,21 @@ class Environment:
     redis_port: int | None
 
 
-def simulate(n_rows: int) -> Transactions:
-    """Return transactions like those of IEEE-CIS."""
-    tables = simulate_tables("ieee-cis", n_rows, 0)
-    return read(tables["train_transaction"], "ieee-cis", joined=tables["train_identity"])
+def simulate(n_rows: int, preset: str = "ieee-cis") -> Transactions:
+    """Return transactions like those of IEEE-CIS, or of the Handbook, which have terminals."""
+    tables = simulate_tables(preset, n_rows, 0)
+    if preset == "handbook":
+        return read(tables["transactions"], preset)
+    return read(tables["train_transaction"], preset, joined=tables["train_identity"])
 
 
 def fit_detector(tier: str, transactions: Transactions) -> Detector:
-    """Return a detector of a tier (`variational`, `neural`, `hybrid`), fitted in little time."""
+    """Return a detector of a tier (`variational`, `neural`) or kind, fitted in little time."""
     quick: dict[str, Any] = {"n_restarts": 1, "max_iter": 10, "progress": False}
     model: HiddenMarkovModel[Any] = VariationalHMM(N_STATES, **quick)
     if tier == "neural":
         model = NeuralVariationalHMM(N_STATES, encoder=Encoder(max_epochs=2), **quick)
-    kind = "hybrid" if tier == "hybrid" else "regimes"
+    kind = tier if tier in DETECTOR_KINDS else "regimes"
     return Detector(Features(), model, supervision="anchored", kind=kind).fit(transactions)
 
 
@@ -71,7 +74,8 @@ def write_requests(
     rows = np.argsort(transactions.times, kind="stable")[:n_requests]
     ids, sent = transactions.ids[rows].astype(str).tolist(), list_fields(transactions, rows)
     pairs = zip(ids, sent, strict=True)
-    bodies = [msgspec.json.encode(fields | {"TransactionID": id}) for id, fields in pairs]
+    name = str(transactions.schema.id)
+    bodies = [msgspec.json.encode(fields | {name: id}) for id, fields in pairs]
     first = TransactionDecoder(detector).decode(bodies[0])
     updater = BeliefUpdater(open_store("memory://", create=True), UpdatePolicy(**policy))
     (response,) = asyncio.run(updater.process_batch(detector, [first]))

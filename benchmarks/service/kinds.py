@@ -1,8 +1,9 @@
-"""What trees and their reasons cost the live service: SQLite FULL, one worker.
+"""What a kind of score and its reasons cost the live service: SQLite FULL, one worker.
 
-The same hybrid is served three times: without reasons, with reasons for the riskiest 2 % of the
+The same detector is served three times: without reasons, with reasons for the riskiest 2 % of the
 traffic (`--reasons above:P`), and with reasons for all. These servers and one that answers a
-constant without reasons are loaded in turn. Run it with `python -m benchmarks.service.hybrid`.
+constant without reasons are loaded in turn. Run it with `python -m benchmarks.service.kinds`; the
+kinds of two-sided chains have the Handbook's columns, a hybrid those of IEEE-CIS.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ from benchmarks.service.servers import (
 )
 from turncoat import Detector
 from turncoat.data.transactions import Transactions
-from turncoat.scoring.rankers import HybridRanker
+from turncoat.scoring.detector import CHAIN_KINDS
+from turncoat.scoring.rankers import XGBoostRanker
 from turncoat.serving.records import unpack_log_content
 from turncoat.serving.stores import open_store
 
 N_ROWS, N_QUICK_ROWS = 40_000, 4_000
 N_REQUESTS, N_QUICK_REQUESTS = 37_000, 2_400
-ROW = ("hybrid", "sqlite FULL", 1)
+STORE, WORKERS = "sqlite FULL", 1
+KINDS = ("hybrid", "chains", "chains+trees")
 ALERT_SHARE = 0.02  # of the traffic
 REQUIRED_RATIO, TARGET_RATIO = 0.25, 0.35
 
@@ -67,31 +70,35 @@ def measure_share(url: str) -> float:
     return float(np.mean(asyncio.run(read())))
 
 
-def measure(folder: Path, n_rows: int, n_requests: int, console: Console) -> dict[str, Any]:
+def measure(
+    kind: str, folder: Path, n_rows: int, n_requests: int, console: Console
+) -> dict[str, Any]:
     """Fit, serve and load; return the figures."""
     environment = Environment(folder, None)
     with console.status("fitting"):
-        transactions = simulate(n_rows)
-        detector = fit_detector("hybrid", transactions)
-        detector.save(folder / "hybrid")
+        transactions = simulate(n_rows, "handbook" if kind in CHAIN_KINDS else "ieee-cis")
+        detector = fit_detector(kind, transactions)
+        detector.save(folder / kind)
         sizes = write_requests(folder, transactions, n_requests, detector, n_reasons=0)
         threshold = find_alert_threshold(detector, transactions, n_requests)
     choices = ("none", f"above:{threshold:.6f}", "all")
-    services = [service_command(environment, ROW, reasons) for reasons in choices]
-    constant = constant_command(environment, 1, sizes["response_bytes"], "hybrid")
+    row = kind, STORE, WORKERS
+    services = [service_command(environment, row, reasons) for reasons in choices]
+    constant = constant_command(environment, WORKERS, sizes["response_bytes"], kind)
     with console.status("loading the servers in turn"):
         base, *found = load_in_turn(environment, [constant, *services], n_requests)
-    for row, reasons, (command, _) in zip(found, choices, services, strict=True):
-        row["reasons"], row["share"] = reasons, measure_share(command[command.index("--store") + 1])
-        row["ratio"] = row["per_second"] / base["per_second"]
+    for one, reasons, (command, _) in zip(found, choices, services, strict=True):
+        one["reasons"], one["share"] = reasons, measure_share(command[command.index("--store") + 1])
+        one["ratio"] = one["per_second"] / base["per_second"]
+    customer, counterparty = detector.features_.state_bytes
+    sizes |= {"customer_bytes": customer + 8 * N_STATES, "counterparty_bytes": counterparty}
     ranker = detector.calibration_.ranker
-    if not isinstance(ranker, HybridRanker):
-        raise TypeError(ranker)
-    trees = {"trees": ranker.source.num_boosted_rounds(), "columns": ranker.source.num_features()}
-    return {"sizes": sizes | trees, "requests": n_requests, "constant": base, "table": found}
+    if isinstance(ranker, XGBoostRanker):
+        sizes["trees"] = ranker.source.num_boosted_rounds()
+    return {"sizes": sizes, "requests": n_requests, "constant": base, "table": found}
 
 
-def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> str:
+def render(kind: str, machine: dict[str, Any], results: dict[str, Any], command: str) -> str:
     """Return the results as Markdown."""
     sizes, base, table = results["sizes"], results["constant"], results["table"]
     none, alerts, every = table
@@ -104,12 +111,13 @@ def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
         else "missed"
     )
     lines = [
-        "# A hybrid in the live service",
+        f"# The kind {kind} in the live service",
         "",
         f"{machine['cpu']}, {machine['cores']} cores, shared by servers and client; load before",
         f"the run {machine['load_before']}. Made by `{command}`.",
-        f"{sizes['trees']} trees on {sizes['columns']} columns (IEEE-CIS features and the "
-        f"path through K = {N_STATES} regimes).",
+        f"{sizes['continuous']} continuous and {sizes['categorical']} categorical features, "
+        f"K = {N_STATES} regimes, {sizes.get('trees', 0)} trees. Records: customer "
+        f"{sizes['customer_bytes']:,} bytes, counterparty {sizes['counterparty_bytes']:,}.",
         "SQLite FULL, one worker, every response logged. "
         f"{results['requests']:,} requests with bodies of {sizes['body_bytes']:,} bytes.",
         "",
@@ -149,17 +157,18 @@ def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
 
 def main() -> int:
     """Measure, write the results, print them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.service.hybrid")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.service.kinds")
+    parser.add_argument("--kind", choices=KINDS, default=KINDS[0])
     parser.add_argument("--quick", action="store_true", help="fewer rows and requests")
     options = parser.parse_args()
     console, machine = Console(stderr=True), timing.describe_machine()
     n_rows = N_QUICK_ROWS if options.quick else N_ROWS
     n_requests = N_QUICK_REQUESTS if options.quick else N_REQUESTS
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(Path(folder), n_rows, n_requests, console)
-    command = " ".join(["python -m benchmarks.service.hybrid", *sys.argv[1:]])
-    text = render(machine, results, command)
-    stem = "hybrid_service-quick" if options.quick else "hybrid_service"
+        results = measure(options.kind, Path(folder), n_rows, n_requests, console)
+    command = " ".join(["python -m benchmarks.service.kinds", *sys.argv[1:]])
+    text = render(options.kind, machine, results, command)
+    stem = f"{options.kind.replace('+', '_')}_service{'-quick' if options.quick else ''}"
     content = json.dumps({"machine": machine, "results": results}, indent=1)
     (RESULTS / f"{stem}.json").write_text(content + "\n")
     (RESULTS / f"{stem}.md").write_text(text)
