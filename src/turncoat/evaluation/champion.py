@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, log_loss
 
 from turncoat.arrays import Array
-from turncoat.data.splits import Split
+from turncoat.data.splits import DAY, Split
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, require_extra
 from turncoat.evaluation.bootstrap import Resamples, bootstrap
@@ -48,6 +48,7 @@ from turncoat.scoring import Anchoring, Detector
 from turncoat.scoring.chain import ChainFit
 from turncoat.scoring.chain_fitting import build_corrected_rows, combine_held_out, fit_causes
 from turncoat.scoring.detector import CHAIN_KINDS, DESCRIPTIONS, DETECTOR_KINDS, TREE_KINDS
+from turncoat.scoring.episodes import ScoredRows, filter_held_out
 from turncoat.scoring.hybrid import build_training_rows
 
 BUDGET_S = 300.0
@@ -252,7 +253,7 @@ class _Choice:
             options = training, effort.seed, available_threads()
             n_rounds, scores = tuning.validate_params(params, *options)
             self.params[kind, seen] = {**params, "n_estimators": n_rounds}
-            columns[kind, seen] = _as_scored(scores, held_out)
+            columns[kind, seen] = _as_scored(_add_episodes(scores, held_out), held_out)
 
         attempt("ranker", SELECTED, own)
         if causes is not None and "chains+trees" in kinds:
@@ -273,6 +274,15 @@ class _Choice:
         data, rows = self.transactions, split.fit
         labels, customers = np.asarray(data.labels)[rows], data.customer_codes[rows]
         return all(len(np.unique(customers[labels == label])) > 1 for label in (0, 1))
+
+
+def _add_episodes(scores: Array, rows: TrainingRows) -> Array:
+    """Probabilities given the customer's earlier ones too, where that predicts better."""
+    log_odds = logit(np.clip(scores.astype(np.float64), 1e-9, 1.0 - 1e-9))
+    starts = np.flatnonzero(np.diff(rows.customers, prepend=-1) != 0)
+    offsets = np.append(starts, len(log_odds))
+    found = filter_held_out(ScoredRows(log_odds, rows.days * DAY, rows.labels, offsets))
+    return np.asarray(expit(found))
 
 
 def _keep(columns: _Columns, kinds: tuple[str, ...]) -> _Columns:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.storage import pack_model, unpack_model
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.causes import CauseScore
+from turncoat.scoring.episodes import EpisodeChain
 from turncoat.scoring.rankers import (
     CausesRanker,
     ColumnRanker,
@@ -40,7 +41,7 @@ from turncoat.scoring.scorecard import Scorecard
 from turncoat.scoring.scores import MODES
 from turncoat.storage import BundleFormat, Folder, digest, refuse_unreadable, replace_file
 
-DETECTOR_FORMAT = BundleFormat("detector", version=9)
+DETECTOR_FORMAT = BundleFormat("detector", version=10)
 CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
@@ -82,14 +83,20 @@ class CalibrationInfo(CalibrationMetadata):
     is_current: bool  # whether `load` uses it
 
 
-def digest_model(features: Features, model: Model, settings: Mapping[str, Any]) -> str:
-    """16 hex digits of all that beliefs depend on; a calibration or a fit's report is no part."""
+def digest_model(
+    features: Features,
+    model: Model,
+    settings: Mapping[str, Any],
+    episodes: EpisodeChain | None = None,
+) -> str:
+    """16 hex digits of all that states depend on; rates, lines and a fit's report are no part."""
     content, arrays = _pack_fitted(features, model)
     content["model"].pop("fit_report", None)
     for name in ("report", "settings"):  # how an encoder was trained, if it was trained here
         content["model"].get("encoder", {}).pop(name, None)
     content["settings"] = {name: settings[name] for name in _LABEL_SETTINGS}
     content["records"] = features.plan.fingerprint
+    content["episodes"] = None if episodes is None else asdict(episodes)
     return digest(content, arrays)[:DIGEST_DIGITS]
 
 
@@ -97,8 +104,10 @@ def save_bundle(folder: Folder, bundle: Bundle) -> None:
     """Write a bundle into its own folder; an existing detector there is replaced atomically."""
     content, arrays = _pack_fitted(bundle.features, bundle.model)
     content["settings"] = dict(bundle.settings)
-    content["model_digest"] = digest_model(bundle.features, bundle.model, bundle.settings)
-    content |= pack(replace(bundle.calibration, ranker=None), arrays)
+    episodes = bundle.calibration.episodes
+    content["model_digest"] = digest_model(bundle.features, bundle.model, bundle.settings, episodes)
+    content |= pack(replace(bundle.calibration, ranker=None, episodes=None), arrays)
+    content["episodes"] = None if episodes is None else asdict(episodes)
     content["ranker"], booster = _pack_ranker(bundle.calibration.ranker)
     content["ranker_digest"] = digest(content["ranker"], booster)[:DIGEST_DIGITS]
     DETECTOR_FORMAT.save(folder, content, arrays | booster)
@@ -247,7 +256,10 @@ def _unpack_bundle(manifest: Mapping[str, Any], arrays: Arrays, folder: str) -> 
     in_sample = unpack(Regimes, manifest["in_sample"], arrays, "in_sample")
     reference = unpack(Reference, manifest["reference"], arrays, "reference")
     lines = None if rankers is None else unpack_modes(RegimeRanker, "regime_rankers")
-    calibration = Calibration(regimes, in_sample, share, reference, (first, last), ranker, lines)
+    found = manifest["episodes"]
+    episodes = None if found is None else EpisodeChain(**found)
+    parts = regimes, in_sample, share, reference, (first, last), ranker, lines, episodes
+    calibration = Calibration(*parts)
     return Bundle(manifest["settings"], features, model, calibration)
 
 

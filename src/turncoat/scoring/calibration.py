@@ -19,6 +19,7 @@ from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.panel import Panel, select_known
+from turncoat.scoring.episodes import EpisodeChain, ScoredRows, find_episodes
 from turncoat.scoring.rankers import Ranker, RegimeRanker
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes, check_keep
@@ -51,6 +52,7 @@ class Calibration:
     time_range: tuple[float, float]  # first and last calibration transaction, in seconds
     ranker: Ranker | None = None
     regime_rankers: Mapping[str, RegimeRanker] | None = None  # by mode
+    episodes: EpisodeChain | None = None  # applied to the ranker's scores before its lines
     number: int = 0  # 0 as fitted, UNSAVED, or the number it was saved under
 
     @classmethod
@@ -81,9 +83,24 @@ class Calibration:
         return self.regime_rankers[mode].predict(scores, beliefs)
 
     def add_ranker(
-        self, ranker: Ranker, ranker_scores: Array, rows: CalibrationRows, shrinkage: float | None
+        self,
+        ranker: Ranker,
+        ranker_scores: Array,
+        rows: CalibrationRows,
+        shrinkage: float | None = None,
+        *,
+        seeks_episodes: bool = False,
     ) -> Calibration:
-        """Fit a ranker's scores [N] inside each regime; without a shrinkage, one is chosen."""
+        """Fit a ranker's scores [N] inside each regime; without a shrinkage, one is chosen.
+
+        `seeks_episodes` puts a chain of episodes between the two where that predicts better.
+        """
+        episodes = None
+        if seeks_episodes:
+            scored = ScoredRows(ranker_scores, rows.times, rows.labels, rows.offsets)
+            episodes = find_episodes(scored)
+        if episodes is not None:
+            ranker_scores = episodes.filter(ranker_scores, rows.times, rows.offsets)
         beliefs, (known, offsets) = rows.beliefs, select_known(rows.labels, rows.offsets)
         labelled = (rows.labels[known], offsets)
         fit: Callable[..., RegimeRanker] = RegimeRanker.choose
@@ -94,7 +111,8 @@ class Calibration:
         }
         scores, _ = fitted[FILTERED].predict(ranker_scores, beliefs[FILTERED])
         reference = Reference.measure(beliefs[FILTERED], rows.cells, scores, ranker_scores)
-        return replace(self, reference=reference, ranker=ranker, regime_rankers=fitted, number=0)
+        changed = replace(self, ranker=ranker, regime_rankers=fitted, episodes=episodes)
+        return replace(changed, reference=reference, number=0)
 
     def update(
         self,
@@ -135,6 +153,10 @@ class Calibration:
         for ranker in (self.regime_rankers or {}).values():
             ranker.check(self.n_states)
         self.reference.check(self.n_states, n_columns, self.regime_rankers is not None)
+        if self.episodes is not None:
+            self.episodes.check()
+            if self.ranker is None:
+                raise ValueError("a chain of episodes without a ranker")
         first, last = self.time_range
         if not -np.inf < first <= last < np.inf:
             raise ValueError(f"a calibration cannot run from {first} to {last} seconds")

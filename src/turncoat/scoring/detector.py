@@ -156,7 +156,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.calibration_ = Calibration.measure(rows, in_sample, share)
         if self.kind != "regimes":
             ranker = self._fit_ranker(transactions, split, causes)
-            self.calibration_ = self._calibrate_ranker(ranker, transactions, split)
+            is_tree = self.kind in TREE_KINDS  # chains know episodes already
+            self.calibration_ = self._calibrate_ranker(
+                ranker, transactions, split, seeks_episodes=is_tree
+            )
         return self
 
     def _fit_ranker(
@@ -384,7 +387,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def digest_(self) -> str:
         """The identity of features, model and label settings, whatever the calibration."""
         self._check_fitted()
-        return digest_model(self.features_, self.model_, self._settings)
+        parts = self.features_, self.model_, self._settings
+        return digest_model(*parts, self.calibration_.episodes)
 
     @cached_property
     def live(self) -> LiveScorer:
@@ -456,6 +460,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         transactions: Transactions,
         split: Split,
         shrinkage: float | None = None,
+        seeks_episodes: bool = False,
     ) -> Calibration:
         """The calibration with a ranker inside the regimes, fitted on the calibration part."""
         part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
@@ -466,7 +471,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         scores = ranker.score(RankerRows(part, *cells, *more))
         beliefs = {mode: self._inference.infer(panel, mode) for mode in MODES}
         rows = _select_rows(part, labels, panel, beliefs, places)
-        return self.calibration_.add_ranker(ranker, scores, rows, shrinkage)
+        options = {"seeks_episodes": seeks_episodes}
+        return self.calibration_.add_ranker(ranker, scores, rows, shrinkage, **options)
 
     def _rank(self, data: Transactions, panel: Panel, labels: Labels = None) -> Array | None:
         """The ranker's scores [N]; None without a ranker."""
@@ -475,7 +481,12 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             return None
         path = self._compute_path(panel, ranker, labels)
         cells = panel.continuous, panel.categorical
-        return ranker.score(RankerRows(data, *cells, path, panel.causes))
+        scores = ranker.score(RankerRows(data, *cells, path, panel.causes))
+        episodes = self.calibration_.episodes
+        if episodes is None:
+            return scores
+        known = None if labels is None else np.asarray(labels)
+        return episodes.filter(scores, data.times, panel.offsets, known)
 
     def _compute_path(self, panel: Panel, ranker: Ranker, labels: Labels = None) -> Array | None:
         """The columns of the path [N, P]; None if the ranker does not score with them."""

@@ -15,6 +15,7 @@ from turncoat.data.parsing import TransactionRow
 from turncoat.errors import ConfigError, DataError, StateError
 from turncoat.features import UNKNOWN, FeatureRow, Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
+from turncoat.numerics.episodes import LABEL, LAST_TIME, STATE_SIZE, advance_episodes
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.causes import CauseScore
 from turncoat.scoring.descriptions import HISTORY, FeatureDescriber
@@ -39,6 +40,7 @@ class UnpackedState(NamedTuple):
 
     n_seen: int  # transactions of the customer
     belief: Array | None  # [K]; None for a new customer
+    episode: Array  # [4] of the chain of episodes; empty without one
     features: FeatureState
 
 
@@ -60,7 +62,8 @@ class FilterSteps(NamedTuple):
         cells = self.continuous[rows], self.categorical[rows]
         beliefs = self.prior_beliefs[rows], self.has_prior[rows], self.beliefs[rows]
         causes = None if self.causes is None else self.causes[rows]
-        return FilterSteps([], *cells, *beliefs, [], None, causes)
+        scores = None if self.ranker_scores is None else self.ranker_scores[rows]
+        return FilterSteps([], *cells, *beliefs, [], scores, causes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,17 +90,21 @@ class LiveScorer:
         (column 1): the index of the one before, whose state is used instead of `states`, or -1.
         """
         links = np.full((len(rows), 2), -1) if previous is None else previous
-        n_seen, stored, is_known, records = self._unpack(states)
+        n_seen, stored, is_known, episodes, records = self._unpack(states)
         after, cells, codes, causes = self.features.step_batch(records, rows, labels, links)
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
         stepped = self.model.step_batch(stored, is_known, cells, codes, customers)
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
-        packed = self._pack(stepped[2], n_seen, after)
-        steps = FilterSteps(packed, cells, codes, *stepped, n_seen, None, causes)
-        if ranker is None:
-            return steps
-        return steps._replace(ranker_scores=ranker.score(self._make_ranker_rows(steps, rows)))
+        steps = FilterSteps([], cells, codes, *stepped, n_seen, None, causes)
+        scores = None if ranker is None else ranker.score(self._make_ranker_rows(steps, rows))
+        chain = self.calibration.episodes
+        if scores is not None and chain is not None:
+            times = np.array([row.time for row in rows])
+            known = episodes, is_known, customers, times
+            scores = advance_episodes(*known, scores, chain.rates)
+        packed = self._pack(stepped[2], n_seen, episodes, after)
+        return steps._replace(states=packed, ranker_scores=scores)
 
     def score_steps(
         self,
@@ -138,7 +145,9 @@ class LiveScorer:
         if label not in (0, 1):
             raise DataError(f"the label is {label!r}; it must be 0 or 1")
         belief = held.belief * self.label_likelihoods[int(label)]
-        return self._pack((belief / belief.sum())[None], [held.n_seen], [held.features])[0]
+        held.episode[LABEL:LAST_TIME] = label  # empty without a chain of episodes
+        parts = (belief / belief.sum())[None], [held.n_seen], held.episode[None]
+        return self._pack(*parts, [held.features])[0]
 
     def report_label(
         self,
@@ -161,8 +170,8 @@ class LiveScorer:
         if not isinstance(state, DetectorState):
             kinds = "a DetectorState, or None for a new customer"
             raise StateError(f"a state is {kinds}; found {type(state).__name__}")
-        (n_seen,), beliefs, (known,), (features,) = self._unpack([state])
-        return UnpackedState(n_seen, beliefs[0] if known else None, features)
+        (n_seen,), beliefs, (known,), (episode,), (features,) = self._unpack([state])
+        return UnpackedState(n_seen, beliefs[0] if known else None, episode, features)
 
     @property
     def has_calendar_times(self) -> bool:
@@ -199,6 +208,8 @@ class LiveScorer:
         if not isinstance(ranker, XGBoostRanker):
             return of_regimes, [()] * len(rows)
         terms = ranker.explain(self._make_ranker_rows(steps))
+        if self.calibration.episodes is not None:
+            terms = self.calibration.episodes.explain(terms, np.asarray(steps.ranker_scores))
         return list_reasons(terms, self._describers[1], rows, n_reasons), of_regimes
 
     def _explain_causes(
@@ -220,10 +231,14 @@ class LiveScorer:
 
     def _unpack(
         self, states: Sequence[DetectorState]
-    ) -> tuple[list[int], Array, Array, list[FeatureState]]:
-        """Of N states: transactions seen, beliefs [N, K], whether there is one [N], features."""
+    ) -> tuple[list[int], Array, Array, Array, list[FeatureState]]:
+        """Of N states: transactions seen, beliefs [N, K], whether there is one, episodes, features.
+
+        Episodes are [N, 4], or [N, 0] without a chain of them.
+        """
         n_states = self.calibration.n_states
-        mark, empty = (bytes.fromhex(self.digest), n_states), bytes(8 * n_states)
+        n_numbers = n_states + (0 if self.calibration.episodes is None else STATE_SIZE)
+        mark, empty = (bytes.fromhex(self.digest), n_states), bytes(8 * n_numbers)
         start, end = _HEADER.size, _HEADER.size + len(empty)
         n_seen, beliefs, features = [], [], []
         for customer, counterparty in states:
@@ -239,14 +254,18 @@ class LiveScorer:
             beliefs.append(customer[start:end])
             features.append(FeatureState(customer[end:] or None, counterparty))
         known = np.array([belief is not empty for belief in beliefs], dtype=np.bool_)
-        table = np.frombuffer(bytearray(b"".join(beliefs)), np.float64)
-        return n_seen, table.reshape(len(states), n_states), known, features
+        table = np.frombuffer(b"".join(beliefs), np.float64).reshape(len(states), n_numbers)
+        return n_seen, table[:, :n_states].copy(), known, table[:, n_states:].copy(), features
 
     def _pack(
-        self, beliefs: Array, n_seen: Sequence[int], features: Sequence[FeatureState]
+        self,
+        beliefs: Array,
+        n_seen: Sequence[int],
+        episodes: Array,
+        features: Sequence[FeatureState],
     ) -> list[DetectorState]:
-        digest, (_, k) = bytes.fromhex(self.digest), beliefs.shape
-        data, size = beliefs.tobytes(), 8 * k
+        digest, k = bytes.fromhex(self.digest), beliefs.shape[1]
+        data, size = np.hstack([beliefs, episodes]).tobytes(), 8 * (k + episodes.shape[1])
         states = []
         for i, (n, (customer, counterparty)) in enumerate(zip(n_seen, features, strict=True)):
             belief = data[i * size : (i + 1) * size]
