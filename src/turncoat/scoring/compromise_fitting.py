@@ -19,7 +19,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.features.chains import CompromiseChain
 from turncoat.numerics import compromise
 
-N_PHASES = (1, 2, 4, 8)
+N_PHASES: tuple[int, ...] = (1, 2, 4, 8)  # the first has no memory
 _MIN_FRAUDS = 10
 _LATER_SHARE = 0.25  # of the labelled days, to compare numbers of phases on
 _MAX_EVALUATIONS = 160

@@ -333,6 +333,20 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         calibration = self._calibrate_ranker(made, transactions, split, shrinkage)
         return self._replace_calibration(calibration)
 
+    def replace_causes(
+        self, causes: FittedCauses, transactions: Transactions, split: Split
+    ) -> Detector:
+        """A new detector of kind `chains` with other causes inside the same regimes.
+
+        They are combined on the selection part and calibrated on the calibration part.
+        """
+        other = self._replace_calibration(self.calibration_)
+        other.set_params(kind="chains")
+        other.features_ = self.features_.add_chains(causes.chains)
+        ranker = other._fit_ranker(transactions, split, causes)
+        other.calibration_ = other._calibrate_ranker(ranker, transactions, split)
+        return other
+
     def recalibrate(
         self,
         beliefs: ArrayLike,
