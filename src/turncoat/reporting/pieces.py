@@ -20,25 +20,24 @@ _AP = "average_precision"
 
 class _PieceText(NamedTuple):
     title: str
-    verb: str  # agrees with the title
     without: str  # what the chains do instead
+    is_plural: bool = False
 
 
 _TEXTS = {
     "time_gaps": _PieceText(
-        "time gaps", "are", "the customer's chain counts transactions, not days"
+        "time gaps", "the customer's chain counts transactions, not days", is_plural=True
     ),
     "own_profile": _PieceText(
-        "the customer's own profile", "is", "one profile for all, which no customer changes"
+        "the customer's own profile", "one profile for all, which no customer changes"
     ),
     "row_share": _PieceText(
-        "the intruder's share",
-        "is",
+        "telling the intruder's transactions from the owner's",
         "every transaction while an intruder is present is the intruder's",
     ),
-    "counterparty": _PieceText("the counterparty's chain", "is", "counterparties have no chain"),
+    "counterparty": _PieceText("the counterparty's chain", "counterparties have no chain"),
     "phases": _PieceText(
-        "the duration of compromises", "is", "they end at random, however long they have lasted"
+        "the duration of compromises", "they end at random, however long they have lasted"
     ),
 }
 
@@ -93,7 +92,8 @@ def piece_figures(results: Results) -> Iterator[ReportFigure]:
     assert results.pieces is not None
     for metric in _list_metrics(results):
         rows = []
-        for one in (one for one in results.pieces.pieces if metric in one.differences):
+        shown_pieces = (one for one in results.pieces.pieces if one.is_used)
+        for one in (one for one in shown_pieces if metric in one.differences):
             label, found = show.capitalise(_text_of(one.piece).title), one.differences[metric]
             interval = one.intervals[metric]
             colour = draw.SERIES[0] if interval[0] > 0 or interval[1] < 0 else draw.MUTED
@@ -117,9 +117,9 @@ def _list_metrics(results: Results) -> list[str]:
 
 
 def _describe(one: PieceWorth) -> str:
-    title, verb, _ = _text_of(one.piece)
-    start = f"{title[:1].upper()}{title[1:]} {verb}"
-    effect = _judge(one)
+    title, _, is_plural = _text_of(one.piece)
+    name, effect = f"{title[:1].upper()}{title[1:]}", _judge(one)
+    start = f"{name} {'are' if is_plural else 'is'}"
     if effect == "not used":
         return f"{start} not used: the chains that were learnt here do not have it."
     if effect == "unknown":
@@ -129,7 +129,7 @@ def _describe(one: PieceWorth) -> str:
     metric = METRICS[_AP].title.lower()
     if effect == "no clear effect":
         difference = f"difference in {metric} {show.signed(found, 3)}, {low} to {high}"
-        return f"{start} without a clear effect ({difference})."
+        return f"{name} {'have' if is_plural else 'has'} no clear effect ({difference})."
     worth = "worth" if effect == "helps" else "harmful here:"
     return f"{start} {worth} {show.number(found)} of {metric} ({low} to {high})."
 
@@ -145,4 +145,4 @@ def _judge(one: PieceWorth) -> str:
 
 
 def _text_of(piece: str) -> _PieceText:
-    return _TEXTS.get(piece) or _PieceText(piece.replace("_", " "), "is", "")
+    return _TEXTS.get(piece) or _PieceText(piece.replace("_", " "), "")
