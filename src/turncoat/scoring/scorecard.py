@@ -7,14 +7,16 @@ few points.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, log_expit
+from scipy.special import expit
 from sklearn.tree import DecisionTreeRegressor
 
 from turncoat.arrays import Array
+from turncoat.numerics.jit import jit_exact
 
 MAX_COLUMNS = 32
 _MAX_BINS = 32
@@ -109,20 +111,14 @@ class Scorecard:
         Each turn asks how likely this cause made each fraud, then fits a logistic regression to
         that. Every regression is convex; the likelihood itself has other, worse optima.
         """
-        is_fraud, n_points = labels == 1, len(self.points)
+        is_fraud = labels == 1
         at = np.append(self.points, self.intercept)
         targets = np.zeros(len(labels))
 
         def lose(at: Array) -> tuple[float, Array]:
-            margins = at[-1] + at[:-1][bins].sum(axis=1)
-            loss = -(targets * margins + log_expit(-margins)).sum()
-            slopes = expit(margins) - targets
-            gradient = np.zeros(n_points + 1)
-            for place in range(bins.shape[1]):
-                gradient[:-1] += np.bincount(bins[:, place], slopes, n_points)
-            gradient[-1] = slopes.sum()
+            loss, gradient = _compute_logistic_loss(at, bins, targets)
             gradient[:-1] += _RIDGE * at[:-1]
-            return float(loss) + 0.5 * _RIDGE * float(at[:-1] @ at[:-1]), gradient
+            return loss + 0.5 * _RIDGE * float(at[:-1] @ at[:-1]), gradient
 
         options = {"maxiter": _MAX_ITERATIONS}
         for _ in range(_N_TURNS):
@@ -132,6 +128,23 @@ class Scorecard:
             at = minimize(lose, at, jac=True, method="L-BFGS-B", options=options).x
         parts = self.columns, self.edges, self.edge_starts, self.starts
         return Scorecard(*parts, at[:-1], float(at[-1]))
+
+
+@jit_exact
+def _compute_logistic_loss(at: Array, bins: Array, targets: Array) -> tuple[float, Array]:
+    """Log loss of all rows and its gradient; `at` holds the points, then the intercept."""
+    loss, gradient = 0.0, np.zeros(len(at))
+    for i in range(len(bins)):
+        margin = at[-1]
+        for place in bins[i]:
+            margin += at[place]
+        decay = math.exp(-abs(margin))
+        loss += max(margin, 0.0) + math.log1p(decay) - targets[i] * margin
+        slope = (1.0 if margin > 0.0 else decay) / (1.0 + decay) - targets[i]
+        for place in bins[i]:
+            gradient[place] += slope
+        gradient[-1] += slope
+    return loss, gradient
 
 
 def _find_edges(cells: Array, targets: Array) -> Array:
