@@ -63,11 +63,11 @@ class Scorecard:
         joined = np.concatenate(edges) if edges else np.empty(0)
         empty = np.zeros(starts[-1]), float(np.log(base / (1.0 - base)))
         card = cls(chosen, joined, edge_starts, starts, *empty)
-        return card._fit_points(card._find_bins(continuous, categorical), labels, others)
+        return card._fit_points(card.find_bins(continuous, categorical), labels, others)
 
     def score(self, continuous: Array, categorical: Array) -> Array:
         """Log odds of N rows [N]."""
-        bins = self._find_bins(continuous, categorical)
+        bins = self.find_bins(continuous, categorical)
         return np.asarray(self.intercept + self.points[bins].sum(axis=1))
 
     def check(self, n_continuous: int, n_categories: tuple[int, ...]) -> None:
@@ -89,7 +89,7 @@ class Scorecard:
         if not is_valid or not np.isfinite(self.intercept):
             raise ValueError("a scorecard whose parts do not fit each other")
 
-    def _find_bins(self, continuous: Array, categorical: Array) -> Array:
+    def find_bins(self, continuous: Array, categorical: Array) -> Array:
         """The places of the rows' points [N, C]."""
         bins = np.empty((len(continuous), len(self.columns)), np.int64)
         n_continuous = continuous.shape[1]
@@ -104,6 +104,15 @@ class Scorecard:
                 own = np.where(codes + 1 > last - start, 0, codes + 1)  # rare codes as missing
             bins[:, place] = start + own
         return bins
+
+    def find_bounds(self, place: int, bin_place: int) -> tuple[float, float]:
+        """Lower and upper bound of a bin of the continuous column at `place`; NaN if missing."""
+        own = bin_place - self.starts[place]
+        if own == 0:
+            return math.nan, math.nan
+        edges = self.edges[self.edge_starts[place] : self.edge_starts[place + 1]]
+        bounds = np.concatenate([[-math.inf], edges, [math.inf]])
+        return float(bounds[own - 1]), float(bounds[own])
 
     def _fit_points(self, bins: Array, labels: Array, others: Array) -> Scorecard:
         """The most likely points under a Gaussian prior, by EM.
