@@ -99,6 +99,16 @@ def test_a_bin_is_told_in_the_units_of_the_file() -> None:
     assert describe_amounts([0.0, 2.0], [], [60.0]) == ["any amount: +2.0"]
 
 
+def test_neighbours_with_about_the_same_points_belong_to_the_range() -> None:
+    points, edges = [5.0, -0.7, 0.6, 3.0, 2.0, 1.6, -2.0], [50.0, 100.0, 150.0, 200.0, 250.0]
+    assert describe_amounts(points, edges, [160.0, 120.0, 230.0, 300.0]) == [
+        "amount 100 to 250: +2.0",
+        "amount 100 to 250: +3.0",
+        "amount 100 to 250: +1.6",
+        "amount above 250: -2.0",
+    ]
+
+
 def test_weak_facts_are_not_told() -> None:
     texts = describe_amounts([0.4, 0.3, -0.2, 0.1], [50.0, 220.0], [60.0, 5.0])
     assert texts == ["nothing unusual in the transaction itself"] * 2

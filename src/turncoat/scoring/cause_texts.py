@@ -95,7 +95,7 @@ class TransactionDescriber:
             column = int(self.scorecard.columns[place])
             if self.features.is_raw_number(column):
                 name = self.features.sources.names[source]
-                bounds = self.scorecard.find_bounds(int(place), int(bins[place]))
+                bounds = self.scorecard.find_range(int(place), int(bins[place]))
                 return self.features.describe_range(name, column, *bounds)
         return self.features.describe[source](row)
 

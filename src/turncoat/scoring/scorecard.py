@@ -105,14 +105,24 @@ class Scorecard:
             bins[:, place] = start + own
         return bins
 
-    def find_bounds(self, place: int, bin_place: int) -> tuple[float, float]:
-        """Lower and upper bound of a bin of the continuous column at `place`; NaN if missing."""
-        own = bin_place - self.starts[place]
-        if own == 0:
+    def find_range(self, place: int, bin_place: int) -> tuple[float, float]:
+        """Bounds of a bin of the continuous column at `place`; NaN for that of missing values.
+
+        Neighbours with about its points, from half to twice as many, belong to the range.
+        """
+        first, last = bin_place - self.starts[place], bin_place - self.starts[place]
+        if first == 0:
             return math.nan, math.nan
+        points = self.points[self.starts[place] : self.starts[place + 1]]
+        sizes, own = points * np.sign(points[first]), abs(points[first])
+        is_alike = (sizes >= 0.5 * own) & (sizes <= 2.0 * own)
+        while first > 1 and is_alike[first - 1]:
+            first -= 1
+        while last < len(points) - 1 and is_alike[last + 1]:
+            last += 1
         edges = self.edges[self.edge_starts[place] : self.edge_starts[place + 1]]
         bounds = np.concatenate([[-math.inf], edges, [math.inf]])
-        return float(bounds[own - 1]), float(bounds[own])
+        return float(bounds[first - 1]), float(bounds[last])
 
     def _fit_points(self, bins: Array, labels: Array, others: Array) -> Scorecard:
         """The most likely points under a Gaussian prior, by EM.
