@@ -74,6 +74,9 @@ def test_figures_show_the_pieces_that_were_left_out() -> None:
     assert "The customer's own profile +0.1234" in figure.alt
     assert "duration" not in figure.alt  # nothing was left out
     assert figure.svg.startswith(b"<?xml")
+    tiny = with_pieces(worth("phases", -0.0000312, -0.001, 0.001))
+    figure = next(one for one in build_report(tiny, {}).figures if one.name == figure.name)
+    assert figure.alt.endswith("The duration of compromises 0.0000")
 
 
 def test_without_chains_there_is_no_section() -> None:

@@ -97,7 +97,8 @@ def piece_figures(results: Results) -> Iterator[ReportFigure]:
             label, found = show.capitalise(_text_of(one.piece).title), one.differences[metric]
             interval = one.intervals[metric]
             colour = draw.SERIES[0] if interval[0] > 0 or interval[1] < 0 else draw.MUTED
-            rows.append(ForestRow(label, found, show.signed(found), interval, None, colour))
+            text = show.signed(round(found, 4) + 0.0)  # short enough for the margin; no minus zero
+            rows.append(ForestRow(label, found, text, interval, None, colour))
         if not rows:
             continue
         shown = show.metric_text(metric)
