@@ -18,7 +18,8 @@ from turncoat.scoring.scorecard import Scorecard
 _PROBABLE, _POSSIBLE = 0.5, 0.05  # probabilities from which something is called so
 _MIN_POINTS = 0.5  # log odds of a fact about the transaction that is worth telling
 _MAX_FACTS = 2  # about the transaction
-_MONTHS = "January February March April May June July August September October November December"
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September")
+_MONTHS += ("October", "November", "December")  # not `strftime`, whose names follow the locale
 
 
 def describe_intruder(times_usual: float, presence: float, recent: Sequence[float] = ()) -> str:
@@ -65,6 +66,11 @@ def describe_compromise(
     return f"{text}{f' for {days}' if is_probable else ''}: {frauds} there {since}"
 
 
+def find_today(time: float, has_calendar: bool) -> float | None:
+    """The start of a time's day; None without a calendar."""
+    return DAY * math.floor(time / DAY) if has_calendar else None
+
+
 @dataclass(frozen=True, eq=False)
 class TransactionDescriber:
     """Describes a transaction by the strongest facts of its scorecard."""
@@ -102,9 +108,4 @@ class TransactionDescriber:
 
 def _format_date(seconds: float) -> str:
     date = datetime.fromtimestamp(seconds, UTC)
-    return f"{date.day} {_MONTHS.split()[date.month - 1]}"
-
-
-def find_today(time: float, has_calendar: bool) -> float | None:
-    """The start of a time's day; None without a calendar."""
-    return DAY * math.floor(time / DAY) if has_calendar else None
+    return f"{date.day} {_MONTHS[date.month - 1]}"
