@@ -37,7 +37,8 @@ def test_what_came_before_is_told(recent: tuple[float, ...], text: str) -> None:
 
 
 def test_an_intruder_before_is_named_by_its_probability() -> None:
-    assert describe_intruder(5.12, 0.01) == f"5.1 {USUAL}"
+    for times, shown in ((5.12, "5.1"), (0.034, "0.034"), (12.3, "12"), (1234.5, "1,234")):
+        assert describe_intruder(times, 0.01) == f"{shown} {USUAL}"
     assert describe_intruder(5.12, 0.7).endswith("with an intruder probably present before")
     for missing in (math.nan, 0.0):
         text = describe_intruder(missing, 0.0)
@@ -69,6 +70,11 @@ def test_without_a_calendar_days_are_counted_back() -> None:
     assert text == "shop 7 probably compromised: 1 known fraud there, 1 day ago"
     assert find_today(MAY_11 + 40_000, has_calendar=True) == MAY_11
     assert find_today(MAY_11, has_calendar=False) is None
+
+
+@pytest.mark.parametrize("today", [-1e11, -1e9, 0.0, 1e11])
+def test_every_time_that_can_be_read_has_a_date(today: float) -> None:
+    assert " there since " in describe_compromise("shop 7", today, 0.96, 3, 700)
 
 
 def describe_amounts(points: list[float], edges: list[float], amounts: list[float]) -> list[str]:

@@ -18,8 +18,10 @@ from turncoat.scoring.scorecard import Scorecard
 _PROBABLE, _POSSIBLE = 0.5, 0.05  # probabilities from which something is called so
 _MIN_POINTS = 0.5  # log odds of a fact about the transaction that is worth telling
 _MAX_FACTS = 2  # about the transaction
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September")
-_MONTHS += ("October", "November", "December")  # not `strftime`, whose names follow the locale
+# Not `strftime`, whose names follow the locale.
+_FIRST_MONTHS = ("January", "February", "March", "April", "May", "June")
+_MONTHS = (*_FIRST_MONTHS, "July", "August", "September", "October", "November", "December")
+_EARLIEST_S = -6e10  # the year 68: dates before it may not exist
 
 
 def describe_intruder(times_usual: float, presence: float, recent: Sequence[float] = ()) -> str:
@@ -31,7 +33,8 @@ def describe_intruder(times_usual: float, presence: float, recent: Sequence[floa
     if not times_usual > 0:
         text = "no usual amount of this customer to compare with"
     else:
-        text = f"{times_usual:.2g} times this customer's own usual"
+        times = f"{times_usual:.2g}" if times_usual < 10 else f"{times_usual:,.0f}"
+        text = f"{times} times this customer's own usual"
     n_before = sum(chance >= _PROBABLE for chance in recent)
     if n_before:
         return f"{text}, as in {n_before} of the last {len(recent)}"
@@ -107,5 +110,5 @@ class TransactionDescriber:
 
 
 def _format_date(seconds: float) -> str:
-    date = datetime.fromtimestamp(seconds, UTC)
+    date = datetime.fromtimestamp(max(seconds, _EARLIEST_S), UTC)
     return f"{date.day} {_MONTHS[date.month - 1]}"
