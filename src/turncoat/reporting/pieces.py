@@ -16,6 +16,7 @@ from turncoat.reporting.forest_plots import ForestRow, draw_forest, list_points
 from turncoat.reporting.tables import Cell, Column, Table, build_table
 
 _AP = "average_precision"
+_MIN_SHOWN = 1e-4  # smaller differences have more digits than a figure's margin
 
 
 class _PieceText(NamedTuple):
@@ -97,7 +98,7 @@ def piece_figures(results: Results) -> Iterator[ReportFigure]:
             label, found = show.capitalise(_text_of(one.piece).title), one.differences[metric]
             interval = one.intervals[metric]
             colour = draw.SERIES[0] if interval[0] > 0 or interval[1] < 0 else draw.MUTED
-            text = show.signed(round(found, 4) + 0.0)  # short enough for the margin; no minus zero
+            text = show.signed(found if abs(found) >= _MIN_SHOWN else 0.0)
             rows.append(ForestRow(label, found, text, interval, None, colour))
         if not rows:
             continue
