@@ -16,11 +16,13 @@ from tests.evaluation.test_study import QUICK, QUIET, of
 from turncoat import load
 from turncoat.data import Transactions, read
 from turncoat.data.splits import DAY, split_automatically
+from turncoat.evaluation import study
 from turncoat.evaluation.evaluator import evaluate
 from turncoat.evaluation.protocols import CALIBRATION, TEST, Fold, SplitProtocol
-from turncoat.evaluation.results import Results, load_results, save_results
+from turncoat.evaluation.results import Results, load_pieces, load_results, save_results
 from turncoat.evaluation.study import Study, run_study
 from turncoat.features.split_panels import select_visible
+from turncoat.scoring.chain_pieces import PIECE_NAMES
 from turncoat.scoring.detector import DETECTOR_KINDS
 
 SETTINGS = replace(QUICK, seeds=(1,), tiers=("variational",), baselines=("logistic", "xgboost"))
@@ -75,6 +77,18 @@ def test_results_say_what_was_chosen(studied: tuple[Study, Results, Path], tmp_p
     assert load_results(tmp_path / "results.json") == results
 
 
+def test_pieces_of_the_chains_are_measured_once_and_kept(
+    studied: tuple[Study, Results, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, results, folder = studied
+    assert results.pieces is not None
+    assert results.pieces == load_pieces(folder / "pieces.json")
+    assert [one.piece for one in results.pieces.pieces] == list(PIECE_NAMES)
+    monkeypatch.setattr(study, "measure_pieces", None)  # would fail if it were called
+    again = run_study(found.transactions, SETTINGS, folder, QUIET)
+    assert again.pieces == found.pieces
+
+
 def test_headlines_begin_with_the_champion_and_have_the_sober_ones(
     studied: tuple[Study, Results, Path],
 ) -> None:
@@ -113,7 +127,7 @@ def test_without_xgboost_there_is_no_champion(tmp_path: Path) -> None:
     found = run_study(read(make_portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
     results = evaluate(found)
     assert found.champion is None
-    assert (results.champions, results.verdict) == ((), "")
+    assert (results.champions, results.verdict, results.pieces) == ((), "", None)
     headlines = [one.topic for one in results.comparisons if one.topic]
     assert headlines[:2] == ["regimes_logistic", "regimes_logistic"]
 

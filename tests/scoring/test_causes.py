@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.scoring.chains import (
 )
 from tests.scoring.detectors import TREES, data_of, model_of, time_split
 from turncoat import BundleError, ConfigError, DataError, Detector, load
+from turncoat.data.simulators.handbook import FraudProcess
 from turncoat.data.splits import split_automatically
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
@@ -270,12 +272,69 @@ def test_reasons_say_what_happened() -> None:
     stolen, bad = int(fact["intruder"].argmax()), int(fact["run_frauds"].argmax())
     first = reasons[stolen][0]
     assert first.source == "customer"
-    assert first.text.startswith(f"{fact['times_usual'][stolen]:.2g} times own usual")
-    assert fact["times_usual"][stolen] > 2
+    times = f"{fact['times_usual'][stolen]:.2g} times this customer's own usual"
+    assert first.text.startswith(times)
+    assert 2 < fact["times_usual"][stolen] < 10
     (terminal,) = [one for one in reasons[bad] if one.source == TERMINAL]
-    assert f"{fact['run_frauds'][bad]:.0f} known frauds there" in terminal.text
-    assert f"the first {fact['run_days'][bad]:.0f} days ago" in terminal.text
-    assert str(terminal) == f"{terminal.text}: {terminal.share:.0%}"
+    name = transactions.categories[TERMINAL].values[find_terminals(transactions)[bad]]
+    assert terminal.text.startswith(f"{TERMINAL} {name} ")
+    assert f"{fact['run_frauds'][bad]:.0f} known frauds there since " in terminal.text
+    assert str(terminal) == f"{terminal.text} ({terminal.share:.0%})"
+
+
+def find_terminals(transactions: Transactions) -> np.ndarray:
+    """The code of each transaction's terminal [N]."""
+    return transactions.categories[TERMINAL].codes[transactions.file_rows]
+
+
+def test_known_frauds_and_their_date_are_those_of_the_file() -> None:
+    """Labels count a week after their day; a genuine payment on an earlier day ends a run."""
+    made, transactions = chains_detector(), payments().transactions
+    reasons = made.score(transactions, reasons="all").reasons
+    assert reasons is not None
+    days, who = np.floor(transactions.times / DAY), find_terminals(transactions)
+    labels, n_checked = np.asarray(transactions.labels), 0
+    delay_days = made.features_.plan.label_delay_s / DAY
+    for place in range(0, transactions.n_rows, 5):
+        (terminal,) = [one for one in reasons[place] if one.source == TERMINAL]
+        if " known fraud" not in terminal.text:
+            continue
+        # A day's labels are known once the day ended `delay_days` ago.
+        is_known = (who == who[place]) & (days + 1 + delay_days <= transactions.times[place] / DAY)
+        genuine = days[is_known & (labels == 0)]
+        run = days[is_known & (labels == 1) & (days >= genuine.max(initial=-np.inf))]
+        first = datetime.fromtimestamp(run.min() * DAY, UTC)
+        count = "1 known fraud" if len(run) == 1 else f"{len(run)} known frauds"
+        when = "on" if len(run) == 1 else "since"
+        date = f"{first.day} {first:%B}"
+        assert terminal.text.endswith(f": {count} there {when} {date}")
+        if "probably compromised for" in terminal.text:
+            n_days = int(days[place] - run.min())
+            assert f"compromised for {n_days} days:" in terminal.text
+        n_checked += 1
+    assert n_checked > 20
+
+
+def test_the_transaction_s_reason_names_its_strongest_facts() -> None:
+    """Points of the scorecard and its intercept add up to the reason's log odds."""
+    process = FraudProcess(customer_hazard_per_day=0, large_amount=150)
+    transactions = payments(8000, 1, 90, process).transactions
+    made, large = fit(transactions), np.flatnonzero(transactions.column(AMOUNT) > 155)
+    reasons, card = made.score(transactions, reasons="all").reasons, cause_score_of(made).scorecard
+    assert reasons is not None
+    panel = made.features_.transform(transactions)
+    weights = cause_score_of(made).weights  # of a regression of the causes, if there is one
+    weight = 1.0 if weights is None else weights[-1]
+    assert len(large) > 3
+    for place in large.tolist():
+        (own,) = [one for one in reasons[place] if one.source == "transaction"]
+        fact, _, points = own.text.split(", ")[0].rpartition(": ")
+        assert fact.startswith("amount above ")
+        assert 145 < float(fact.removeprefix("amount above ")) < 155
+        assert float(points) > 1
+        bins = card.find_bins(panel.continuous[[place]], panel.categorical[[place]])
+        total = card.intercept + card.points[bins].sum()
+        assert own.log_odds == pytest.approx(total * weight)
 
 
 def test_reasons_of_corrected_causes_add_up_to_the_margin() -> None:
@@ -313,7 +372,9 @@ def test_with_a_regression_the_log_odds_add_up() -> None:
 
 def test_without_a_counterparty_its_cause_is_left_out() -> None:
     score, (continuous, categorical, causes) = CauseScore(EMPTY_CARD), make_cells(5)
-    (reasons,) = {len(one) for one in score.explain(None, continuous, categorical, causes)}
+    texts = [("a", "b", "c")] * 5
+    explained = score.explain(None, continuous, categorical, causes, texts)
+    (reasons,) = {len(one) for one in explained}
     assert reasons == 2
 
 
@@ -398,7 +459,8 @@ def test_certain_causes_have_finite_log_odds() -> None:
     causes[2, [INTRUDER, COMPROMISE]] = 0.0
     score = CauseScore(EMPTY_CARD)
     assert np.isfinite(score.score(continuous, categorical, causes)).all()
-    for reasons in score.explain(TERMINAL, continuous, categorical, causes):
+    texts = [("a", "b", "c")] * 3
+    for reasons in score.explain(TERMINAL, continuous, categorical, causes, texts):
         assert sum(one.share or 0.0 for one in reasons) == pytest.approx(1.0)
         assert all(np.isfinite(one.log_odds) for one in reasons)
 

@@ -253,3 +253,17 @@ def test_a_scorecard_of_other_columns_is_refused() -> None:
         card.check(3, ())
     with pytest.raises(ValueError, match="do not fit each other"):
         card.check(5, ())  # its codes would be cells
+
+
+def test_the_loss_of_points_and_its_gradient_are_those_of_a_logistic_regression() -> None:
+    rng = np.random.default_rng(3)
+    bins, targets = rng.integers(0, 9, size=(200, 4)), rng.random(200)
+    at = rng.normal(scale=3.0, size=10)
+    columns = np.zeros((200, 10))
+    np.add.at(columns, (np.arange(200)[:, None], bins), 1.0)
+    columns[:, -1] = 1.0
+    chances = expit(columns @ at)
+    loss, gradient = scorecard._compute_logistic_loss(at, bins, targets)
+    expected = -(targets * np.log(chances) + (1 - targets) * np.log1p(-chances)).sum()
+    assert loss == pytest.approx(expected)
+    np.testing.assert_allclose(gradient, columns.T @ (chances - targets), atol=1e-9)

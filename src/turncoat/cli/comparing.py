@@ -269,7 +269,7 @@ def _read_scenarios(transactions: Transactions, source: str, column: str) -> Any
 
 def _show_results(results: Results, out: Path, as_json: bool = False, refit: bool = False) -> None:
     """Print the main metrics, the summary, the champion and the path of the report."""
-    from turncoat.reporting import narrative
+    from turncoat.reporting import narrative, pieces
 
     report = out / "report.html"
     warnings = narrative.list_warnings(results)
@@ -298,7 +298,8 @@ def _show_results(results: Results, out: Path, as_json: bool = False, refit: boo
     headlines = (narrative.describe_comparison(one) for one in results.comparisons if one.topic)
     alerts = (f"Warning: {warning}" for warning in warnings)
     summary = (*narrative.summarise(results), *narrative.list_scores(results))
-    for line in (*summary, *headlines, *alerts, *narrative.describe_champions(results)):
+    champion = (*narrative.describe_champions(results), *pieces.describe_pieces(results))
+    for line in (*summary, *headlines, *alerts, *champion):
         console.print(line, markup=False, highlight=False)
     if results.champions:
         fitted = ", fitted again to all but the test part" if refit else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from rich.console import Console
@@ -13,6 +13,9 @@ from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
 from turncoat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from turncoat.scoring.reasons import Reason
 
 _MAX_REASONS = 6
 _DATA_HELP = "A file or folder of the same schema, with earlier transactions too; labels optional."
@@ -92,7 +95,13 @@ def explain(
     console.print(title, markup=False)
     has_trees = hasattr(detector.calibration_.ranker, "explain")
     what = "trees, before calibration" if has_trees else "the fraud regime against the next best"
-    console.print(f"Reasons add to the log odds of {what}.")
+    rule = f"Reasons add to the log odds of {what}."
+    if detector.kind == "chains":
+        has_shares = any(reason.share is not None for reason in path[-1][1].reasons)
+        rule = (
+            f"Reasons are the causes of fraud, with their {'shares' if has_shares else 'log odds'}."
+        )
+    console.print(rule)
     for name, item in path:
         low, high = item.interval
         is_fraud = " (fraud)" if item.regime == detector.regimes.fraud_state else ""
@@ -101,8 +110,17 @@ def explain(
         console.print(f"\n{name}  {probability}  {regime}", style="bold", markup=False)
         n_shown = _MAX_REASONS if transaction is None else None
         for reason in item.reasons[:n_shown]:
-            console.print(f"  {reason.log_odds:>+8.1f}  {reason.text}", markup=False)
+            console.print(f"  {_show_strength(reason)}  {reason.text}", markup=False)
         if item.path_reasons:
-            console.print("  the path's own reasons, for the fraud regime against the next best:")
+            whose = "the path's own reasons, for the fraud regime against the next best:"
+            whose = "the causes of fraud behind it:" if detector.kind == "chains+trees" else whose
+            console.print(f"  {whose}")
         for reason in item.path_reasons[:n_shown]:
-            console.print(f"    {reason.log_odds:>+8.1f}  {reason.text}", markup=False)
+            console.print(f"    {_show_strength(reason)}  {reason.text}", markup=False)
+
+
+def _show_strength(reason: Reason) -> str:
+    """The share of a cause, or the log odds of any other reason."""
+    if reason.share is not None:
+        return f"{reason.share:>8.0%}"
+    return f"{reason.log_odds:>+8.1f}"

@@ -104,6 +104,7 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
         encoder_trainings=_summarise_trainings(study),
         latent_maps=_build_latent_maps(study),
         joint_training=study.joint_training,
+        pieces=study.pieces,
         champions=tuple(_list_champions(study)),
         verdict=_judge_champion(evaluator, comparisons, parts),
     )

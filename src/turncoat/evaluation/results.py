@@ -236,6 +236,28 @@ class FoldChampion:
 
 
 @dataclass(frozen=True)
+class PieceWorth:
+    """What a piece of the two-sided chains is worth on test rows (`evaluation/pieces.py`).
+
+    A difference is the metric of all pieces minus that of chains without this one.
+    """
+
+    piece: str  # a field of `ChainPieces`
+    is_used: bool  # False if the fitted chains do not have it: there is nothing to leave out
+    values: dict[str, float | None]  # metrics of the chains without it
+    differences: dict[str, float]  # by metric
+    intervals: dict[str, Interval]  # of the differences, by metric; customers resampled
+
+
+@dataclass(frozen=True)
+class PieceTable:
+    """Two-sided chains with all pieces, and without each; all folds, first seed."""
+
+    values: dict[str, float | None]  # metrics of chains with all pieces
+    pieces: tuple[PieceWorth, ...]
+
+
+@dataclass(frozen=True)
 class EncoderTraining:
     """Losses of an encoder's training, first fold and seed; validation customers are held out."""
 
@@ -316,6 +338,7 @@ class Results:
     # How the champion does against XGBoost, by the rule of `turncoat fit`: "better", "worse",
     # "as good" or "no better than chance"; empty if it cannot be said.
     verdict: str = ""
+    pieces: PieceTable | None = None  # None if no champion considered two-sided chains
     version: int = VERSION
 
 
@@ -338,7 +361,7 @@ PUBLISHED = {  # by protocol
 }
 
 
-def save_results(results: Results | JointTraining, path: Path) -> None:
+def save_results(results: Results | JointTraining | PieceTable, path: Path) -> None:
     """Write results, or a part of them, as JSON; the file is replaced atomically."""
     replace_file(path, msgspec.json.format(msgspec.json.encode(results), indent=1))
 
@@ -352,6 +375,11 @@ def load_joint_training(path: Path) -> JointTraining:
     """Read a joint training that was saved on its own."""
     remedy = "Run `turncoat compare --ablation joint` again"
     return _load(path, JointTraining, "a joint training", remedy)
+
+
+def load_pieces(path: Path) -> PieceTable:
+    """Read what the pieces of the chains are worth, saved on its own."""
+    return _load(path, PieceTable, "a table of pieces", "Run `turncoat compare` again")
 
 
 def load_choice(path: Path) -> ChampionChoice:

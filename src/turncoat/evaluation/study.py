@@ -11,7 +11,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,21 +31,23 @@ from turncoat.errors import BundleError, ConfigError
 from turncoat.evaluation import candidates as make
 from turncoat.evaluation.candidates import Candidate, CandidateScores, ScoreColumn
 from turncoat.evaluation.paper.joint_training import JointTraining, train_jointly_from_all_starts
+from turncoat.evaluation.pieces import measure_pieces
 from turncoat.evaluation.protocols import Fold
-from turncoat.evaluation.results import load_joint_training, save_results
+from turncoat.evaluation.results import PieceTable, load_joint_training, load_pieces, save_results
 from turncoat.evaluation.settings import NEURAL, StudySettings
 from turncoat.features.split_panels import build_fit_panel
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.neural.encoder import Encoder, split_training_rows
 from turncoat.panel import Panel
 from turncoat.scoring import Detector
+from turncoat.scoring.detector import CHAIN_KINDS
 from turncoat.selection import Stability, Sweep, choose_width, sweep, sweep_widths
 from turncoat.storage import BundleFormat, check_writable, digest, replace_file
 
 FIT = BundleFormat("fit", version=1)
 PACKAGES: tuple[str, ...] = ("turncoat", "numpy", "numba", "scipy", "scikit-learn", "polars")
 PACKAGES += ("xgboost-cpu", "xgboost", "optuna", "venn-abers")
-STUDY_FILE, _JOINT_FILE = "study.json", "joint.json"
+STUDY_FILE, _JOINT_FILE, _PIECES_FILE = "study.json", "joint.json", "pieces.json"
 _ANNOUNCE_EVERY = 10  # trials of XGBoost
 
 
@@ -83,6 +85,7 @@ class Study:
     states: StateCounts
     fits: Mapping[tuple[int, int], Mapping[str, CandidateFit]]  # by fold and seed, then by key
     joint_training: JointTraining | None  # on the first fold, if it was asked for
+    pieces: PieceTable | None  # if the champions considered two-sided chains
     fingerprint: str
 
     @property
@@ -156,11 +159,13 @@ def run_study(
                 progress.n_done += 1
                 found[one.key] = CandidateFit(one, outcome, place)
             fits[f, seed] = found
-    joint = None
+    joint, first = None, settings.seeds[0]
     if "joint" in settings.ablations:
-        detector = fits[0, settings.seeds[0]][NEURAL].detector
+        detector = fits[0, first][NEURAL].detector
         joint = _train_jointly(detector, folds[0], chosen, folder / _JOINT_FILE, console)
-    return Study(settings, transactions, tuple(folds), states, fits, joint, fingerprint)
+    champions = [found.get(make.CHAMPION) for (_, seed), found in fits.items() if seed == first]
+    pieces = _measure_pieces(folds, champions, chosen, folder / _PIECES_FILE, console)
+    return Study(settings, transactions, tuple(folds), states, fits, joint, pieces, fingerprint)
 
 
 def fingerprint_data(transactions: Transactions) -> str:
@@ -337,6 +342,41 @@ def _train_jointly(
         found = train_jointly_from_all_starts(panel, trained, announce=announce, **options)
     elapsed_s = time.perf_counter() - began
     console.print(f"joint training, for comparison ({elapsed_s:.1f} s)", highlight=False)
+    save_results(found, path)
+    return found
+
+
+def _measure_pieces(
+    folds: Sequence[Fold],
+    champions: Sequence[CandidateFit | None],
+    settings: StudySettings,
+    path: Path,
+    console: Console,
+) -> PieceTable | None:
+    """What the chains' pieces are worth, from disk if it was measured.
+
+    None if a fold has no champion, or one that did not consider chains.
+    """
+    detectors = []
+    for fit in champions:
+        if fit is None:
+            return None
+        kinds = {one.kind for one in make.load_champion_choice(fit.folder).kinds}
+        if not kinds & set(CHAIN_KINDS):
+            return None
+        detectors.append(fit.detector)
+    with contextlib.suppress(BundleError):
+        return load_pieces(path)
+    title, began = "what the pieces of the chains are worth", time.perf_counter()
+    with console.status(title) as status:
+        found = measure_pieces(
+            folds,
+            detectors,
+            n_resamples=settings.n_resamples,
+            seed=settings.seeds[0],
+            announce=lambda text: status.update(f"{title}: {text}"),
+        )
+    console.print(f"{title} ({time.perf_counter() - began:.1f} s)", highlight=False)
     save_results(found, path)
     return found
 

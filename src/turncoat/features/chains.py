@@ -53,12 +53,14 @@ class IntruderChain:
     unit: float
     prior: Array  # [4] of profiles
     log_ratios: Array  # [3, 161]
+    fixed_gap_days: float = 0.0  # between any two transactions; 0 for the real gaps
 
     @cached_property
     def tables(self) -> IntruderTables:
         """The chain for compiled code."""
         rates = self.onsets_per_day, self.ends_per_day, self.share
-        return IntruderTables(*rates, self.scale, self.unit, self.prior, self.log_ratios)
+        tables = IntruderTables(*rates, self.scale, self.unit, self.prior, self.log_ratios)
+        return tables._replace(fixed_gap_days=self.fixed_gap_days)
 
     def check(self) -> None:
         """Raise ValueError if a parameter is impossible."""
@@ -70,6 +72,7 @@ class IntruderChain:
         positive = self.onsets_per_day, self.ends_per_day, self.unit, *self.prior[1:]
         is_valid = all(0 < value < math.inf for value in positive) and 0 < self.share < 1
         is_valid &= bool(np.abs(self.log_ratios).max() <= _MAX_LOG_RATIO)
+        is_valid &= 0 <= self.fixed_gap_days < math.inf
         if not is_valid or self.scale not in (intruder.ARSINH, intruder.ROOT, intruder.IDENTITY):
             raise ValueError("an intruder chain with impossible parameters")
 

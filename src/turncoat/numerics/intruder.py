@@ -44,6 +44,7 @@ class IntruderTables(NamedTuple):
     unit: float  # of arsinh
     prior: Array  # [4] of profiles: mean, its weight, shape and rate of the precision
     log_ratios: Array  # [history groups, surprises] log density of intruders less that of owners
+    fixed_gap_days: float = 0.0  # between any two transactions; 0 for the real gaps
 
 
 class IntruderExpectations(NamedTuple):
@@ -121,6 +122,14 @@ def find_history_group(weight: float) -> int:
 
 
 @jit_exact
+def measure_gap(chain: IntruderTables, earlier: float, later: float) -> float:
+    """Days between two transactions of a customer; none if they came out of order."""
+    if chain.fixed_gap_days > 0.0:
+        return chain.fixed_gap_days
+    return max(later - earlier, 0.0) / DAY
+
+
+@jit_exact
 def advance_intruder(
     state: Array, is_first: bool, time: float, amount: float, chain: IntruderTables, output: Array
 ) -> float:
@@ -134,7 +143,7 @@ def advance_intruder(
     if is_first:
         state[:] = 0.0
         state[PRESENT], state[LAST_TIME] = usual_presence, time
-    gap = max(time - state[LAST_TIME], 0.0) / DAY
+    gap = measure_gap(chain, state[LAST_TIME], time)
     present = usual_presence + (state[PRESENT] - usual_presence) * math.exp(-pace * gap)
     state[LAST_TIME] = max(time, state[LAST_TIME])
     output[_PRESENCE] = present

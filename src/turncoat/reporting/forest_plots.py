@@ -18,7 +18,9 @@ _BLANK = {"facecolor": draw.PAPER, "edgecolor": "none", "pad": 0.6}  # keeps the
 _INTERVALS = "90 % intervals: bars over customers, lines over transactions"
 
 
-class _ForestRow(NamedTuple):
+class ForestRow(NamedTuple):
+    """A point with its intervals."""
+
     label: str
     value: float
     text: str
@@ -38,14 +40,14 @@ def overview_figure(results: Results, metric: str) -> ReportFigure | None:
             text = show.number(estimate.value, shown.decimals)
             intervals = estimate.customer_interval, estimate.transaction_interval
             colour = draw.SERIES[place % len(draw.SERIES)]
-            rows.append(_ForestRow(one.name, estimate.value, text, *intervals, colour))
+            rows.append(ForestRow(one.name, estimate.value, text, *intervals, colour))
             members.append(one)
     if not rows:
         return None
     where = provenance(results, members)
     caption = f"{shown.label} with {_INTERVALS}; one colour per family. {where}"
-    alt = f"{shown.label} with intervals: {_describe(rows)}"
-    canvas = _draw_forest(rows, f"{shown.label} ({shown.better} is better)", None)
+    alt = f"{shown.label} with intervals: {list_points(rows)}"
+    canvas = draw_forest(rows, f"{shown.label} ({shown.better} is better)", None)
     return canvas.finish(f"overview-{draw.slugify(metric)}", shown.label, caption, alt)
 
 
@@ -58,21 +60,23 @@ def difference_figures(results: Results) -> Iterator[ReportFigure]:
         for one in comparisons:
             label, text = f"{one.first} minus {one.second}", show.signed(one.difference)
             intervals = one.customer_interval, one.transaction_interval
-            rows.append(_ForestRow(label, one.difference, text, *intervals, draw.SERIES[0]))
+            rows.append(ForestRow(label, one.difference, text, *intervals, draw.SERIES[0]))
         shown = show.metric_text(metric)
         label = f"Difference in {shown.label} ({shown.better} is better)"
         where = provenance(results, compared_candidates(results, comparisons))
         caption = f"Right of 0 the first is higher. {_INTERVALS}. {where}"
-        alt = f"Differences in {shown.label} with intervals: {_describe(rows)}"
-        canvas = _draw_forest(rows, label, 0.0)
+        alt = f"Differences in {shown.label} with intervals: {list_points(rows)}"
+        canvas = draw_forest(rows, label, 0.0)
         yield canvas.finish(f"differences-{place}", shown.label, caption, alt)
 
 
-def _describe(rows: Sequence[_ForestRow]) -> str:
+def list_points(rows: Sequence[ForestRow]) -> str:
+    """The points as text."""
     return "; ".join(f"{row.label} {row.text}" for row in rows)
 
 
-def _draw_forest(rows: Sequence[_ForestRow], label: str, zero: float | None) -> Canvas:
+def draw_forest(rows: Sequence[ForestRow], label: str, zero: float | None) -> Canvas:
+    """Rows one below the other on an axis named `label`, with a line at `zero`."""
     labels = [draw.wrap_text(row.label, _LABEL_WIDTH) for row in rows]
     heights = [_ROW + _EXTRA_LINE * (len(lines) - 1) for lines in labels]
     total = sum(heights)

@@ -151,7 +151,7 @@ def describe_champions(results: Results) -> tuple[str, ...]:
     if results.champions:
         sentences.append(
             "The choice is made on the selection part: the simplest kind whose average precision "
-            "is within one standard error of the best, by customer."
+            "and log loss are within one standard error of the best, by customer."
         )
     for one in (one for one in results.comparisons if one.topic == "champion"):
         verdict = _VERDICTS.get(results.verdict, results.verdict)

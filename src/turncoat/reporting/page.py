@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from turncoat.errors import BundleError
 from turncoat.evaluation.results import Results
-from turncoat.reporting import comparisons, narrative, regimes
+from turncoat.reporting import comparisons, narrative, pieces, regimes
 from turncoat.reporting import drawing as draw
 from turncoat.reporting import formatting as show
 from turncoat.reporting.curves import curve_panels, precision_recall_figure, reliability_figure
@@ -136,6 +136,7 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
             differences = (Block(figures=tuple(figures), tables=(table,)),)
         sections = (
             Section("champion", "Champion", _champion_blocks(results)),
+            Section("pieces", "What the pieces of the chains are worth", _piece_blocks(results)),
             Section("candidates", "Models", _candidate_blocks(results)),
             Section("tiers", "Tiers", _table_blocks(tiers)),
             Section("published", "Published results", _table_blocks(published)),
@@ -161,6 +162,13 @@ def _champion_blocks(results: Results) -> tuple[Block, ...]:
         return ()
     text, table = narrative.describe_champions(results), comparisons.champions_table(results)
     return (Block(text=text, tables=(table,)),)
+
+
+def _piece_blocks(results: Results) -> tuple[Block, ...]:
+    if results.pieces is None:
+        return ()
+    text, figures = pieces.describe_pieces(results), tuple(pieces.piece_figures(results))
+    return (Block(text=text, figures=figures, tables=(pieces.pieces_table(results),)),)
 
 
 def _candidate_blocks(results: Results) -> tuple[Block, ...]:

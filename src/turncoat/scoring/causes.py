@@ -7,6 +7,7 @@ logistic regression of the causes' log odds predicts held-out labels better, it 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
 from turncoat.arrays import Array
-from turncoat.features.chains import CAUSES, COMPROMISE, INTRUDER
+from turncoat.features.chains import COMPROMISE, INTRUDER
 from turncoat.panel import has_both_labels
 from turncoat.scoring.reasons import Reason, Reasons
 from turncoat.scoring.scorecard import Scorecard
@@ -23,9 +24,6 @@ from turncoat.scoring.scorecard import Scorecard
 INTRUDER_SOURCE, TRANSACTION_SOURCE = "customer", "transaction"
 CAUSES_TEXT = "this customer's and this counterparty's history"
 _MAX_LOG_ODDS = 25.0
-_PRESENCE, _TIMES_USUAL = CAUSES.index("presence"), CAUSES.index("times_usual")
-_COMPROMISED = CAUSES.index("compromised")
-_RUN_FRAUDS, _RUN_DAYS = CAUSES.index("run_frauds"), CAUSES.index("run_days")
 _N_FOLDS = 2
 
 
@@ -96,12 +94,14 @@ class CauseScore:
         continuous: Array,
         categorical: Array,
         causes: Array,
+        texts: Sequence[Sequence[str]],
         n_reasons: int | None = None,
     ) -> list[Reasons]:
         """Reasons of N transactions, one for each cause, or the `n_reasons` strongest.
 
-        Shares add up on the scale where causes combine: -log(1 - p) for independent ones. With a
-        regression the log odds of the reasons and the intercept add up instead.
+        Each transaction has texts for intruder, compromise and itself. Shares add up on the scale
+        where causes combine: -log(1 - p) for independent ones. With a regression the log odds of
+        the reasons and the intercept add up instead.
         """
         risks = self.compute_risks(continuous, categorical, causes)
         log_odds = _compute_log_odds(risks)
@@ -111,13 +111,8 @@ class CauseScore:
         else:
             log_odds = log_odds * self.weights
         found = []
-        for row, facts in enumerate(causes):
-            texts = (
-                _describe_intruder(facts),
-                _describe_compromise(facts),
-                _describe_row(risks[row]),
-            )
-            names = INTRUDER_SOURCE, counterparty or "", TRANSACTION_SOURCE
+        names = INTRUDER_SOURCE, counterparty or "", TRANSACTION_SOURCE
+        for row, own in enumerate(texts):
             reasons = [
                 Reason(
                     name,
@@ -125,7 +120,7 @@ class CauseScore:
                     float(log_odds[row, place]),
                     float(shares[row, place]) if self.weights is None else None,
                 )
-                for place, (name, text) in enumerate(zip(names, texts, strict=True))
+                for place, (name, text) in enumerate(zip(names, own, strict=True))
                 if name
             ]
             found.append(tuple(sorted(reasons, key=lambda one: -one.log_odds)[:n_reasons]))
@@ -137,27 +132,6 @@ class CauseScore:
         weights = np.zeros(3) if self.weights is None else self.weights
         if weights.shape != (3,) or not np.isfinite([self.intercept, *weights]).all():
             raise ValueError("weights of causes that are not three numbers")
-
-
-def _describe_intruder(facts: Array) -> str:
-    times, presence = facts[_TIMES_USUAL], facts[_PRESENCE]
-    text = "an amount like any other" if math.isnan(times) else f"{times:.2g} times own usual"
-    return f"{text}; intruder suspected before ({presence:.0%})" if presence >= 0.05 else text
-
-
-def _describe_compromise(facts: Array) -> str:
-    if facts[_COMPROMISED] < 0.05 and not facts[_RUN_FRAUDS] > 0:
-        return "no sign of a compromise"
-    text = f"compromised with probability {facts[_COMPROMISED]:.0%}"
-    n_frauds, days = facts[_RUN_FRAUDS], facts[_RUN_DAYS]
-    if not n_frauds > 0:
-        return text
-    frauds = "1 known fraud" if n_frauds == 1 else f"{n_frauds:.0f} known frauds"
-    return f"{text}: {frauds} there, the first {days:.0f} days ago"
-
-
-def _describe_row(risks: Array) -> str:
-    return f"the transaction by itself ({risks[2]:.2%})"
 
 
 def _compute_log_odds(risks: Array) -> Array:

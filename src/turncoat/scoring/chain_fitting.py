@@ -23,6 +23,7 @@ from turncoat.features.split_panels import build_split_panel, select_visible
 from turncoat.models.tuning import TrainingRows, sample_customers
 from turncoat.panel import Panel, has_both_labels
 from turncoat.scoring.causes import CauseScore, HeldOutRows
+from turncoat.scoring.chain_pieces import ALL_PIECES, ChainPieces
 from turncoat.scoring.compromise_fitting import (
     N_PHASES,
     LabelledSteps,
@@ -46,16 +47,18 @@ class FittedCauses(NamedTuple):
     scorecard: Scorecard
 
 
-def fit_causes(features: Features, transactions: Transactions, seed: int = 0) -> FittedCauses:
+def fit_causes(
+    features: Features, transactions: Transactions, seed: int = 0, pieces: ChainPieces = ALL_PIECES
+) -> FittedCauses:
     """Learn all causes from these transactions; a side that shows nothing has no chain."""
     transactions.require_labels("learning the causes of fraud")
     rows = CustomerRows.sample(transactions, seed)
-    profile = None if rows is None else fit_profile(rows)
+    profile = None if rows is None else fit_profile(rows, pieces)
     panel = features.add_chains(None).transform(transactions)
-    steps = LabelledSteps.collect(transactions)
+    steps = LabelledSteps.collect(transactions) if pieces.counterparty else None
     sample = None if steps is None else steps.sample(_MAX_COUNTERPARTY_ROWS)
     chains = Chains()
-    n_phases: tuple[int, ...] = N_PHASES
+    n_phases = N_PHASES if pieces.phases else N_PHASES[:1]
     intruder_risk, compromise_risk = np.zeros(panel.n_rows), np.zeros(panel.n_rows)
     # What the transaction by itself explains comes first: an intruder would explain it too.
     scorecard = fit_scorecard(features, panel, np.zeros(panel.n_rows), seed)
@@ -72,7 +75,8 @@ def fit_causes(features: Features, transactions: Transactions, seed: int = 0) ->
         if rows is not None and profile is not None:
             row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
             explained = combine_causes(compromise_risk, row_risk)[rows.places]
-            chains = replace(chains, intruder=fit_intruder(rows, profile, explained))
+            own = fit_intruder(rows, profile, explained, pieces)
+            chains = replace(chains, intruder=own)
             plan = features.add_chains(Chains(chains.intruder)).plan
             intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
         others = combine_causes(intruder_risk, compromise_risk)

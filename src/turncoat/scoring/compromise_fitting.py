@@ -20,7 +20,7 @@ from turncoat.features.chains import CompromiseChain
 from turncoat.numerics import compromise
 from turncoat.numerics.compromise import STEPS_PER_DAY
 
-N_PHASES = (1, 2, 4, 8, 16)
+N_PHASES: tuple[int, ...] = (1, 2, 4, 8, 16)  # the first has no memory
 _MIN_FRAUDS = 10
 _LATER_SHARE = 0.25  # of the labelled steps, to compare numbers of phases on
 _MAX_EVALUATIONS = 160, 80  # without and with a similar chain to start from

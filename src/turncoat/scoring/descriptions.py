@@ -68,12 +68,15 @@ class _Scale(NamedTuple):
 
     def restore(self, row: FeatureRow) -> float:
         """The feature in its own units, to the precision of float32."""
-        place, unit, centre, spread = self
-        value: float = row.continuous.item(place) * spread + centre
-        if unit <= 0:
+        return self.restore_cell(row.continuous.item(self.place))
+
+    def restore_cell(self, cell: float) -> float:
+        """A value of the panel in the feature's own units."""
+        value = cell * self.spread + self.centre
+        if self.unit <= 0:
             return value
         try:  # undoes a signed logarithm
-            return math.copysign(unit * math.expm1(abs(value)), value)
+            return math.copysign(self.unit * math.expm1(abs(value)), value)
         except OverflowError:
             return math.copysign(math.inf, value)
 
@@ -139,6 +142,21 @@ class FeatureDescriber:
     def _codes(self) -> Mapping[str, int]:
         """Where each categorical feature is in a row."""
         return {name: place for place, name in enumerate(self.plan.categorical)}
+
+    def is_raw_number(self, column: int) -> bool:
+        """Whether a column of the panel, continuous ones first, is a number of the file."""
+        names = self.plan.continuous
+        return column < len(names) and names[column] in self.plan.schema.continuous
+
+    def describe_range(self, source: str, column: int, lower: float, upper: float) -> str:
+        """A range of a continuous column, whose bounds are on the panel's scale."""
+        scale = self._scales[self.plan.continuous[column]]
+        if math.isnan(lower):
+            return f"{source} missing"
+        low, high = (_round(scale.restore_cell(bound)) for bound in (lower, upper))
+        if math.isinf(upper):
+            return f"any {source}" if math.isinf(lower) else f"{source} above {low}"
+        return f"{source} up to {high}" if math.isinf(lower) else f"{source} {low} to {high}"
 
     def _choose(self, source: str) -> Describe:
         if source == AVERAGE:
@@ -228,6 +246,11 @@ class FeatureDescriber:
 def _name_source(column: str) -> str:
     """The source of a column: its name, unless the name is reserved."""
     return f"{column} column" if column in _RESERVED else column
+
+
+def _round(value: float) -> str:
+    """A number with three digits."""
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def _exp(value: float) -> float:

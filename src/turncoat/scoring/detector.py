@@ -242,6 +242,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         for start in range(0, len(rows), _REASONS_ROWS):
             some = rows[start : start + _REASONS_ROWS]
             steps = _select_steps(panel, path, some, scores.n_seen[some], ranker_scores)
+            steps = _name_counterparties(steps, transactions.take(some))
             for row, score in zip(some, self.live.score_steps(steps), strict=True):
                 found[row] = score.reasons
         return replace(scores, reasons=found)
@@ -320,6 +321,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if transaction is not None:
             rows = rows[ids[rows].astype(str) == str(transaction)]
         steps = _select_steps(panel, path, rows, rows + 1, ranker_scores)
+        steps = _name_counterparties(steps, transactions.take(own[rows]))
         scores = self.live.score_steps(steps, n_reasons=None, opens_path=opens_path)
         return list(zip(ids[rows], scores, strict=True))
 
@@ -335,6 +337,20 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         made = make_ranker(ranker, self.features_, self.model_)
         calibration = self._calibrate_ranker(made, transactions, split, shrinkage)
         return self._replace_calibration(calibration)
+
+    def replace_causes(
+        self, causes: FittedCauses, transactions: Transactions, split: Split
+    ) -> Detector:
+        """A new detector of kind `chains` with other causes inside the same regimes.
+
+        They are combined on the selection part and calibrated on the calibration part.
+        """
+        other = self._replace_calibration(self.calibration_)
+        other.set_params(kind="chains")
+        other.features_ = self.features_.add_chains(causes.chains)
+        ranker = other._fit_ranker(transactions, split, causes)
+        other.calibration_ = other._calibrate_ranker(ranker, transactions, split)
+        return other
 
     def recalibrate(
         self,
@@ -533,6 +549,17 @@ def _select_steps(
     ranks = None if ranker_scores is None else ranker_scores[rows]
     causes = None if panel.causes is None else panel.causes[rows]
     return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks, causes)
+
+
+def _name_counterparties(steps: FilterSteps, rows: Transactions) -> FilterSteps:
+    """The steps with what reasons of causes say about these transactions."""
+    column = rows.schema.counterparty
+    names: list[str | None] = [None] * rows.n_rows
+    if column is not None:
+        coded = rows.categories[column]
+        values = (*coded.values, None)  # the last has code -1
+        names = [values[code] for code in coded.codes[rows.file_rows].tolist()]
+    return steps._replace(times=rows.times, counterparties=names)
 
 
 def _select_rows(

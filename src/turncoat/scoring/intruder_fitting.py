@@ -19,13 +19,17 @@ from turncoat.data.transactions import Transactions
 from turncoat.features.chains import IntruderChain
 from turncoat.models.tuning import sample_customers
 from turncoat.numerics import intruder
-from turncoat.numerics.intruder import IntruderTables
+from turncoat.numerics.intruder import DAY, IntruderTables
+from turncoat.scoring.chain_pieces import ALL_PIECES, ChainPieces
 
 _MAX_ROWS = 250_000  # of whole customers
 _N_ITERATIONS = 20
 _START = (0.002, 0.1, 0.3)  # onsets and ends per day, share: where EM starts
 _PRIOR_ROWS = 20.0  # that densities of all profiles weigh in those of short ones
 _FLOOR = 1e-3  # share of a uniform density, so that no surprise is impossible
+_MAX_SHARE = 0.999
+_WHOLE_SHARE = 1.0 - 1e-9  # of a chain where every transaction of an intrusion is the intruder's
+_POPULATION_WEIGHT = 1e12  # of a prior that no customer's transactions change
 
 
 class CustomerRows(NamedTuple):
@@ -68,7 +72,7 @@ class Profile:
     prior: Array
 
 
-def fit_profile(rows: CustomerRows) -> Profile:
+def fit_profile(rows: CustomerRows, pieces: ChainPieces = ALL_PIECES) -> Profile:
     """The scale and the Normal-Gamma prior with the highest likelihood of genuine amounts."""
     is_used = (rows.labels != 1) & ~np.isnan(rows.amounts)
     amounts, customers = rows.amounts[is_used], rows.customers[is_used]
@@ -83,7 +87,10 @@ def fit_profile(rows: CustomerRows) -> Profile:
             slopes = 0.5 / np.sqrt(np.maximum(sizes, unit))
         else:
             values, slopes = amounts, np.ones(len(amounts))
-        prior, log_likelihood = _fit_prior(values, customers)
+        if pieces.own_profile:
+            prior, log_likelihood = _fit_prior(values, customers)
+        else:
+            prior, log_likelihood = _fit_population(values)
         log_likelihood += float(np.log(slopes).sum())
         if best is None or log_likelihood > best[0]:
             best = log_likelihood, Profile(scale, unit, prior)
@@ -115,11 +122,26 @@ def _fit_prior(values: Array, customers: Array) -> tuple[Array, float]:
     return prior, -best.fun * len(values) - len(values) * math.log(spread)
 
 
-def fit_intruder(rows: CustomerRows, profile: Profile, explained: Array) -> IntruderChain:
+def _fit_population(values: Array) -> tuple[Array, float]:
+    """One normal distribution of all customers' values, as a prior that no customer changes."""
+    spread = float(values.std()) or 1.0
+    prior = np.array([float(values.mean()), 1.0, 1.0, spread**2])
+    prior[1:] *= _POPULATION_WEIGHT
+    return prior, -len(values) * (0.5 * math.log(2 * math.pi) + 0.5 + math.log(spread))
+
+
+def fit_intruder(
+    rows: CustomerRows, profile: Profile, explained: Array, pieces: ChainPieces = ALL_PIECES
+) -> IntruderChain:
     """EM over rates, share, background and the two densities of surprises."""
     fixed = profile.scale, profile.unit, profile.prior
     empty = np.zeros((intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES))
     tables = IntruderTables(*_START, *fixed, empty)
+    if not pieces.row_share:
+        tables = tables._replace(share=_WHOLE_SHARE)
+    if not pieces.time_gaps:
+        tables = tables._replace(fixed_gap_days=_measure_mean_gap(rows))
+        rows = rows._replace(times=_count_rows(rows) * tables.fixed_gap_days * DAY)
     is_intruder = np.where(rows.labels == 1, 0.5 * (1.0 - explained), 0.0)
     outputs = np.zeros((len(intruder.OUTPUTS), rows.n_rows))
     background = max(float((rows.labels == 1).mean()), 1e-6)
@@ -136,10 +158,25 @@ def fit_intruder(rows: CustomerRows, profile: Profile, explained: Array) -> Intr
         tables = tables._replace(
             onset=(found.onsets + 0.5) / (found.absent_days + 1.0),
             end=(found.ends + 0.5) / (found.present_days + 5.0),
-            share=min((found.intruder_rows + 0.5) / (found.present_rows + 1.0), 0.999),
             log_ratios=_compare_densities(outputs[2], groups, is_intruder),
         )
+        if pieces.row_share:
+            share = (found.intruder_rows + 0.5) / (found.present_rows + 1.0)
+            tables = tables._replace(share=min(share, _MAX_SHARE))
     return IntruderChain(*tables)
+
+
+def _measure_mean_gap(rows: CustomerRows) -> float:
+    """The mean time between a customer's transactions, in days; 0 if there are none."""
+    n_gaps = rows.n_rows - (len(rows.offsets) - 1)
+    spans = rows.times[rows.offsets[1:] - 1] - rows.times[rows.offsets[:-1]]
+    return float(spans.sum()) / DAY / n_gaps if n_gaps else 0.0
+
+
+def _count_rows(rows: CustomerRows) -> Array:
+    """The number of the customer's earlier rows, of each row [N]."""
+    starts, lengths = rows.offsets[:-1], np.diff(rows.offsets)
+    return np.asarray(np.arange(rows.n_rows) - np.repeat(starts, lengths))
 
 
 def _group_histories(rows: CustomerRows) -> Array:

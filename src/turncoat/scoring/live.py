@@ -14,9 +14,16 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow
 from turncoat.errors import ConfigError, DataError, StateError
 from turncoat.features import UNKNOWN, FeatureRow, Features, FeatureState
+from turncoat.features.chains import CAUSES
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.numerics.episodes import LABEL, LAST_TIME, STATE_SIZE, advance_episodes
 from turncoat.scoring.calibration import FILTERED, Calibration
+from turncoat.scoring.cause_texts import (
+    TransactionDescriber,
+    describe_compromise,
+    describe_intruder,
+    find_today,
+)
 from turncoat.scoring.causes import CauseScore
 from turncoat.scoring.descriptions import HISTORY, FeatureDescriber
 from turncoat.scoring.path import BeliefPath, compute_path_columns
@@ -25,6 +32,8 @@ from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
 _CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
+_CUSTOMER_FACTS = [CAUSES.index(name) for name in ("times_usual", "presence")]
+_COUNTERPARTY_FACTS = [CAUSES.index(name) for name in ("compromised", "run_frauds", "run_days")]
 _HEADER = struct.Struct("<8sIQ")  # digest of the model, number of regimes, transactions seen
 
 
@@ -56,14 +65,21 @@ class FilterSteps(NamedTuple):
     n_seen: Sequence[int]  # transactions of the customer, this one included
     ranker_scores: Array | None  # [N]; None without a ranker
     causes: Array | None = None  # [N, C]; None without two-sided chains
+    times: Array | None = None  # [N] seconds; only reasons of causes need them and the next
+    counterparties: Sequence[str | None] = ()  # [N] values of the counterparty's column
 
     def take(self, rows: Array) -> FilterSteps:
         """What reasons need of the transactions at these places."""
         cells = self.continuous[rows], self.categorical[rows]
         beliefs = self.prior_beliefs[rows], self.has_prior[rows], self.beliefs[rows]
-        causes = None if self.causes is None else self.causes[rows]
         scores = None if self.ranker_scores is None else self.ranker_scores[rows]
-        return FilterSteps([], *cells, *beliefs, [], scores, causes)
+        steps = FilterSteps([], *cells, *beliefs, [], scores)
+        if self.causes is None or self.times is None:
+            return steps
+        names = [self.counterparties[row] for row in rows]
+        return steps._replace(
+            causes=self.causes[rows], times=self.times[rows], counterparties=names
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +113,13 @@ class LiveScorer:
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
         steps = FilterSteps([], cells, codes, *stepped, n_seen, None, causes)
+        times = np.array([row.time for row in rows])
+        if causes is not None:
+            names = [row.counterparty for row in rows]
+            steps = steps._replace(times=times, counterparties=names)
         scores = None if ranker is None else ranker.score(self._make_ranker_rows(steps, rows))
         chain = self.calibration.episodes
         if scores is not None and chain is not None:
-            times = np.array([row.time for row in rows])
             known = episodes, is_known, customers, times
             scores = advance_episodes(*known, scores, chain.rates)
         packed = self._pack(stepped[2], n_seen, episodes, after)
@@ -215,9 +234,19 @@ class LiveScorer:
     def _explain_causes(
         self, score: CauseScore, steps: FilterSteps, n_reasons: int | None
     ) -> list[Reasons]:
-        cells = steps.continuous, steps.categorical
-        counterparty = self.features.plan.schema.counterparty
-        return score.explain(counterparty, *cells, np.asarray(steps.causes), n_reasons)
+        cells, causes = (steps.continuous, steps.categorical), np.asarray(steps.causes)
+        column, has_calendar = self.features.plan.schema.counterparty, self.has_calendar_times
+        own = TransactionDescriber(self._describers[0], score.scorecard).describe(*cells)
+        texts = []
+        for facts, time, value, transaction in zip(
+            causes, np.asarray(steps.times), steps.counterparties, own, strict=True
+        ):
+            name = f"{column} {value}" if value is not None else str(column)
+            today = find_today(float(time), has_calendar)
+            customer = describe_intruder(*facts[_CUSTOMER_FACTS].tolist())
+            counterparty = describe_compromise(name, today, *facts[_COUNTERPARTY_FACTS].tolist())
+            texts.append((customer, counterparty, transaction))
+        return score.explain(column, *cells, causes, texts, n_reasons)
 
     def _make_ranker_rows(
         self, steps: FilterSteps, rows: Sequence[TransactionRow] = ()

@@ -31,8 +31,9 @@ class Reason(Struct, frozen=True, gc=False, omit_defaults=True):
     share: Annotated[float | None, Meta(description="of a cause among all causes")] = None
 
     def __str__(self) -> str:
-        strength = f"{self.log_odds:+.1f}" if self.share is None else f"{self.share:.0%}"
-        return f"{self.text}: {strength}"
+        if self.share is not None:
+            return f"{self.text} ({self.share:.0%})"
+        return f"{self.text}: {self.log_odds:+.1f}"
 
 
 Reasons = tuple[Reason, ...]

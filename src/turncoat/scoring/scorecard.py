@@ -7,14 +7,16 @@ few points.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, log_expit
+from scipy.special import expit
 from sklearn.tree import DecisionTreeRegressor
 
 from turncoat.arrays import Array
+from turncoat.numerics.jit import jit_exact
 
 MAX_COLUMNS = 32
 _MAX_BINS = 32
@@ -61,11 +63,11 @@ class Scorecard:
         joined = np.concatenate(edges) if edges else np.empty(0)
         empty = np.zeros(starts[-1]), float(np.log(base / (1.0 - base)))
         card = cls(chosen, joined, edge_starts, starts, *empty)
-        return card._fit_points(card._find_bins(continuous, categorical), labels, others)
+        return card._fit_points(card.find_bins(continuous, categorical), labels, others)
 
     def score(self, continuous: Array, categorical: Array) -> Array:
         """Log odds of N rows [N]."""
-        bins = self._find_bins(continuous, categorical)
+        bins = self.find_bins(continuous, categorical)
         return np.asarray(self.intercept + self.points[bins].sum(axis=1))
 
     def check(self, n_continuous: int, n_categories: tuple[int, ...]) -> None:
@@ -87,7 +89,7 @@ class Scorecard:
         if not is_valid or not np.isfinite(self.intercept):
             raise ValueError("a scorecard whose parts do not fit each other")
 
-    def _find_bins(self, continuous: Array, categorical: Array) -> Array:
+    def find_bins(self, continuous: Array, categorical: Array) -> Array:
         """The places of the rows' points [N, C]."""
         bins = np.empty((len(continuous), len(self.columns)), np.int64)
         n_continuous = continuous.shape[1]
@@ -103,26 +105,39 @@ class Scorecard:
             bins[:, place] = start + own
         return bins
 
+    def find_range(self, place: int, bin_place: int) -> tuple[float, float]:
+        """Bounds of a bin of the continuous column at `place`; NaN for that of missing values.
+
+        Neighbours with about its points, from half to twice as many, belong to the range.
+        """
+        first, last = bin_place - self.starts[place], bin_place - self.starts[place]
+        if first == 0:
+            return math.nan, math.nan
+        points = self.points[self.starts[place] : self.starts[place + 1]]
+        sizes, own = points * np.sign(points[first]), abs(points[first])
+        is_alike = (sizes >= 0.5 * own) & (sizes <= 2.0 * own)
+        while first > 1 and is_alike[first - 1]:
+            first -= 1
+        while last < len(points) - 1 and is_alike[last + 1]:
+            last += 1
+        edges = self.edges[self.edge_starts[place] : self.edge_starts[place + 1]]
+        bounds = np.concatenate([[-math.inf], edges, [math.inf]])
+        return float(bounds[first - 1]), float(bounds[last])
+
     def _fit_points(self, bins: Array, labels: Array, others: Array) -> Scorecard:
         """The most likely points under a Gaussian prior, by EM.
 
         Each turn asks how likely this cause made each fraud, then fits a logistic regression to
         that. Every regression is convex; the likelihood itself has other, worse optima.
         """
-        is_fraud, n_points = labels == 1, len(self.points)
+        is_fraud = labels == 1
         at = np.append(self.points, self.intercept)
         targets = np.zeros(len(labels))
 
         def lose(at: Array) -> tuple[float, Array]:
-            margins = at[-1] + at[:-1][bins].sum(axis=1)
-            loss = -(targets * margins + log_expit(-margins)).sum()
-            slopes = expit(margins) - targets
-            gradient = np.zeros(n_points + 1)
-            for place in range(bins.shape[1]):
-                gradient[:-1] += np.bincount(bins[:, place], slopes, n_points)
-            gradient[-1] = slopes.sum()
+            loss, gradient = _compute_logistic_loss(at, bins, targets)
             gradient[:-1] += _RIDGE * at[:-1]
-            return float(loss) + 0.5 * _RIDGE * float(at[:-1] @ at[:-1]), gradient
+            return loss + 0.5 * _RIDGE * float(at[:-1] @ at[:-1]), gradient
 
         options = {"maxiter": _MAX_ITERATIONS}
         for _ in range(_N_TURNS):
@@ -132,6 +147,23 @@ class Scorecard:
             at = minimize(lose, at, jac=True, method="L-BFGS-B", options=options).x
         parts = self.columns, self.edges, self.edge_starts, self.starts
         return Scorecard(*parts, at[:-1], float(at[-1]))
+
+
+@jit_exact
+def _compute_logistic_loss(at: Array, bins: Array, targets: Array) -> tuple[float, Array]:
+    """Log loss of all rows and its gradient; `at` holds the points, then the intercept."""
+    loss, gradient = 0.0, np.zeros(len(at))
+    for i in range(len(bins)):
+        margin = at[-1]
+        for place in bins[i]:
+            margin += at[place]
+        decay = math.exp(-abs(margin))
+        loss += max(margin, 0.0) + math.log1p(decay) - targets[i] * margin
+        slope = (1.0 if margin > 0.0 else decay) / (1.0 + decay) - targets[i]
+        for place in bins[i]:
+            gradient[place] += slope
+        gradient[-1] += slope
+    return loss, gradient
 
 
 def _find_edges(cells: Array, targets: Array) -> Array:

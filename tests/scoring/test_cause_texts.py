@@ -1,0 +1,120 @@
+"""Causes of fraud in words."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from tests.scoring.chains import AMOUNT, payments
+from turncoat.features import Features
+from turncoat.scoring.cause_texts import (
+    TransactionDescriber,
+    describe_compromise,
+    describe_intruder,
+    find_today,
+)
+from turncoat.scoring.descriptions import FeatureDescriber
+from turncoat.scoring.scorecard import Scorecard
+
+MAY_11 = datetime(2024, 5, 11, tzinfo=UTC).timestamp()
+USUAL = "times this customer's own usual"
+
+
+@pytest.mark.parametrize(
+    ("recent", "text"),
+    [
+        ((0.9, 0.1, 0.97), f"5.1 {USUAL}, as in 2 of the last 3"),
+        ((0.9,), f"5.1 {USUAL}, as in 1 of the last 1"),
+        ((0.1, 0.2, 0.3), f"5.1 {USUAL}, with an intruder possibly present before"),
+        ((), f"5.1 {USUAL}, with an intruder possibly present before"),
+    ],
+)
+def test_what_came_before_is_told(recent: tuple[float, ...], text: str) -> None:
+    assert describe_intruder(5.12, 0.2, recent) == text
+
+
+def test_an_intruder_before_is_named_by_its_probability() -> None:
+    for times, shown in ((5.12, "5.1"), (0.034, "0.034"), (12.3, "12"), (1234.5, "1,234")):
+        assert describe_intruder(times, 0.01) == f"{shown} {USUAL}"
+    assert describe_intruder(5.12, 0.7).endswith("with an intruder probably present before")
+    for missing in (math.nan, 0.0):
+        text = describe_intruder(missing, 0.0)
+        assert text == "no usual amount of this customer to compare with"
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ((0.96, 3, 9), "shop 7 probably compromised for 9 days: 3 known frauds there since 2 May"),
+        ((0.96, 1, 1), "shop 7 probably compromised for 1 day: 1 known fraud there on 10 May"),
+        ((0.3, 3, 9), "shop 7 possibly compromised: 3 known frauds there since 2 May"),
+        ((0.01, 1, 9), "shop 7 probably not compromised: 1 known fraud there on 2 May"),
+        ((0.7, 0, math.nan), "shop 7 probably compromised"),
+        ((0.01, 0, math.nan), "no sign of a compromise of shop 7"),
+        ((0.0, math.nan, math.nan), "no sign of a compromise of shop 7"),
+    ],
+)
+def test_a_compromise_has_its_days_its_frauds_and_a_date(
+    facts: tuple[float, float, float], text: str
+) -> None:
+    assert describe_compromise("shop 7", MAY_11, *facts) == text
+
+
+def test_without_a_calendar_days_are_counted_back() -> None:
+    text = describe_compromise("shop 7", None, 0.96, 3, 9)
+    assert text == "shop 7 probably compromised: 3 known frauds there, the first 9 days ago"
+    text = describe_compromise("shop 7", None, 0.96, 1, 1)
+    assert text == "shop 7 probably compromised: 1 known fraud there, 1 day ago"
+    assert find_today(MAY_11 + 40_000, has_calendar=True) == MAY_11
+    assert find_today(MAY_11, has_calendar=False) is None
+
+
+@pytest.mark.parametrize("today", [-1e11, -1e9, 0.0, 1e11])
+def test_every_time_that_can_be_read_has_a_date(today: float) -> None:
+    assert " there since " in describe_compromise("shop 7", today, 0.96, 3, 700)
+
+
+def describe_amounts(points: list[float], edges: list[float], amounts: list[float]) -> list[str]:
+    """Texts for transactions with these amounts, by a scorecard of the amount alone."""
+    transactions = payments().transactions
+    features = Features(min_count=4).fit(transactions)
+    column = features.plan.continuous.index(AMOUNT)
+    panel = features.transform(transactions)
+    continuous, categorical = panel.continuous[: len(amounts)].copy(), panel.categorical
+    # The panel's scale is monotone.
+    scale = np.sort(transactions.column(AMOUNT)), np.sort(panel.continuous[:, column].astype(float))
+    continuous[:, column] = np.interp(amounts, *scale)
+    starts = np.array([0, len(edges)]), np.array([0, len(edges) + 2])
+    cuts = np.interp(edges, *scale)
+    card = Scorecard(np.array([column]), cuts, *starts, np.array(points), -4.0)
+    describer = TransactionDescriber(FeatureDescriber(features.plan), card)
+    return describer.describe(continuous, categorical[: len(amounts)])
+
+
+def test_a_bin_is_told_in_the_units_of_the_file() -> None:
+    points, edges = [1.0, -0.7, 0.6, 3.14], [50.0, 220.0]
+    assert describe_amounts(points, edges, [300.0, 60.0, 5.0, math.nan]) == [
+        "amount above 220: +3.1",
+        "amount 50 to 220: +0.6",
+        "amount up to 50: -0.7",
+        "amount missing: +1.0",
+    ]
+    assert describe_amounts([0.0, 2.0], [], [60.0]) == ["any amount: +2.0"]
+
+
+def test_neighbours_with_about_the_same_points_belong_to_the_range() -> None:
+    points, edges = [5.0, -0.7, 0.6, 3.0, 2.0, 1.6, -2.0], [50.0, 100.0, 150.0, 200.0, 250.0]
+    assert describe_amounts(points, edges, [160.0, 120.0, 230.0, 300.0]) == [
+        "amount 100 to 250: +2.0",
+        "amount 100 to 250: +3.0",
+        "amount 100 to 250: +1.6",
+        "amount above 250: -2.0",
+    ]
+
+
+def test_weak_facts_are_not_told() -> None:
+    texts = describe_amounts([0.4, 0.3, -0.2, 0.1], [50.0, 220.0], [60.0, 5.0])
+    assert texts == ["nothing unusual in the transaction itself"] * 2
