@@ -21,7 +21,7 @@ from turncoat.models.live import LogOddsContributions
 from turncoat.numerics.episodes import EpisodeRates, filter_episodes
 from turncoat.panel import has_both_labels
 
-_N_FOLDS = 2
+_N_FOLDS = 5
 _MAX_EVALUATIONS = 400
 _STARTS = ((0.02, 4.0, 0.5), (0.005, 0.2, 0.3))  # onsets and ends per day, and share
 _LIMITS = np.array([[-14.0, -7.0, -8.0, -30.0, -2.0], [4.0, 7.0, 8.0, 30.0, 1.5]])
