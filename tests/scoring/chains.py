@@ -81,14 +81,14 @@ class Service:
     def take(self, customer: Any, row: dict[str, Any], is_fraud: bool = False) -> Score:
         """Score one payment, then report its label if it is fraud."""
         live, terminal = self.detector.live, str(normalize_category(row[TERMINAL]))
-        state = DetectorState(self.customers.get(customer), self.terminals.get(terminal))
+        state = DetectorState(self.customers.get(customer), (self.terminals.get(terminal),))
         parsed = parse_row(self.detector.features_.plan.schema, row)
         steps = live.advance([state], [parsed], [UNKNOWN])
-        self.customers[customer], after = steps.states[0]
+        self.customers[customer], (after,) = steps.states[0]
         if is_fraud:
             assert steps.causes is not None
             about = parsed.time, 1, UNKNOWN, float(steps.causes[0, INTRUDER])
-            after = live.report_label(DetectorState(None, after), *about).counterparty
+            after = live.report_label(TERMINAL, after, *about)
         self.terminals[terminal] = after
         return live.score_steps(steps)[0]
 

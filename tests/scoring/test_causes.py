@@ -30,14 +30,17 @@ from turncoat import BundleError, ConfigError, DataError, Detector, load
 from turncoat.data.splits import split_automatically
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
-from turncoat.features.chains import CAUSES, COMPROMISE, INTRUDER
+from turncoat.features.chains import COUNTERPARTY_OUTPUTS, INTRUDER, count_causes, find_compromises
 from turncoat.features.split_panels import select_visible
+from turncoat.numerics.intruder import OUTPUTS
 from turncoat.panel import Panel
 from turncoat.scoring.causes import CauseScore, HeldOutRows
 from turncoat.scoring.chain_fitting import build_corrected_rows, fit_causes
 from turncoat.scoring.rankers import CausesRanker, CorrectedCausesRanker, RankerRows, make_ranker
 from turncoat.scoring.scorecard import Scorecard
 
+CAUSES = (*OUTPUTS, *COUNTERPARTY_OUTPUTS)
+(COMPROMISE,) = find_compromises(1)
 KINDS = ("chains", "chains+trees")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -332,7 +335,7 @@ EMPTY_CARD = Scorecard(
 def make_cells(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows whose only news are their causes: mostly small risks, a few large ones."""
     rng = np.random.default_rng(seed)
-    causes = np.zeros((n, len(CAUSES)))
+    causes = np.zeros((n, count_causes(1)))
     for column in (INTRUDER, COMPROMISE):
         causes[:, column] = np.where(rng.random(n) < 0.1, rng.beta(1, 1, n), rng.beta(0.5, 200, n))
     return np.zeros((n, 1), np.float32), np.zeros((n, 0), np.int16), causes
@@ -398,7 +401,7 @@ def test_certain_causes_have_finite_log_odds() -> None:
     causes[2, [INTRUDER, COMPROMISE]] = 0.0
     score = CauseScore(EMPTY_CARD)
     assert np.isfinite(score.score(continuous, categorical, causes)).all()
-    for reasons in score.explain(TERMINAL, continuous, categorical, causes):
+    for reasons in score.explain((TERMINAL,), continuous, categorical, causes):
         assert sum(one.share or 0.0 for one in reasons) == pytest.approx(1.0)
         assert all(np.isfinite(one.log_odds) for one in reasons)
 
@@ -440,11 +443,12 @@ def test_the_digest_knows_the_chains_and_not_how_causes_combine() -> None:
     assert combine(made, [0.7, 1.2, 0.4], 0.0).digest_ == made.digest_
     chains = made.features_.plan.chains
     assert chains is not None
-    assert chains.compromise is not None
+    (compromise,) = chains.compromise
+    assert compromise is not None
     assert chains.intruder is not None
     for change in (
-        {"compromise": replace(chains.compromise, mean_days=5.0)},
-        {"compromise": None},
+        {"compromise": (replace(compromise, mean_days=5.0),)},
+        {"compromise": ()},
         {"intruder": replace(chains.intruder, share=0.5)},
         {"intruder": None},
     ):

@@ -30,7 +30,10 @@ replace = msgspec.structs.replace
 def own() -> list[Transaction]:
     """Six transactions of one customer with one counterparty."""
     whole = [one for one in transactions_of("shop") if one.customer == "c1"][:6]
-    return [replace(one, counterparty="s", row=one.row._replace(counterparty="s")) for one in whole]
+    return [
+        replace(one, counterparties=("s",), row=one.row._replace(counterparties=("s",)))
+        for one in whole
+    ]
 
 
 class SlowStore(MemoryStore):
@@ -71,7 +74,7 @@ def test_concurrent_labels_of_a_service_report_a_fraud_once(
         async with service.running():
             again = [service.registry.current.decoder.decode(one.body) for one in own]
             again = [
-                replace(one, counterparty="s", row=one.row._replace(counterparty="s"))
+                replace(one, counterparties=("s",), row=one.row._replace(counterparties=("s",)))
                 for one in again
             ]
             await asyncio.gather(*map(service.batcher.submit, again))

@@ -614,7 +614,7 @@ def test_conflicting_writes_are_retried_and_count_once() -> None:
             )
             return [False if wait else next(written) for wait in theirs]
 
-    lonely = [replace(other, counterparty=None) for other in transactions_of("shop", 30)]
+    lonely = [replace(other, counterparties=()) for other in transactions_of("shop", 30)]
     theirs = sum(other.customer == one.customer for other in lonely)
     store = Busy()
     answers = process(made, [lonely], store)

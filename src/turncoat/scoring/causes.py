@@ -1,12 +1,14 @@
-"""Causes of fraud as one score: an intruder, a compromised counterparty, the transaction itself.
+"""Causes of fraud as one score: an intruder, compromised counterparties, the transaction itself.
 
-Independent causes combine as 1 - (1 - p_intruder) (1 - p_compromise) (1 - p_transaction). Where a
-logistic regression of the causes' log odds predicts held-out labels better, it is used instead.
+Independent causes combine as 1 - (1 - p_intruder) (1 - p_compromise) (1 - p_transaction), with one
+factor for each counterparty. Where a logistic regression of the causes' log odds predicts held-out
+labels better, it is used instead.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +17,15 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
 from turncoat.arrays import Array
-from turncoat.features.chains import CAUSES, COMPROMISE, INTRUDER
+from turncoat.features.chains import (
+    COUNTERPARTY_OUTPUTS,
+    INTRUDER,
+    N_EACH,
+    N_OWN,
+    find_compromises,
+    select_causes,
+)
+from turncoat.numerics.intruder import OUTPUTS
 from turncoat.panel import has_both_labels
 from turncoat.scoring.reasons import Reason, Reasons
 from turncoat.scoring.scorecard import Scorecard
@@ -23,9 +33,8 @@ from turncoat.scoring.scorecard import Scorecard
 INTRUDER_SOURCE, TRANSACTION_SOURCE = "customer", "transaction"
 CAUSES_TEXT = "this customer's and this counterparty's history"
 _MAX_LOG_ODDS = 25.0
-_PRESENCE, _TIMES_USUAL = CAUSES.index("presence"), CAUSES.index("times_usual")
-_COMPROMISED = CAUSES.index("compromised")
-_RUN_FRAUDS, _RUN_DAYS = CAUSES.index("run_frauds"), CAUSES.index("run_days")
+_PRESENCE, _TIMES_USUAL = OUTPUTS.index("presence"), OUTPUTS.index("times_usual")
+_, _COMPROMISED, _RUN_FRAUDS, _RUN_DAYS = range(len(COUNTERPARTY_OUTPUTS))
 _N_FOLDS = 2
 
 
@@ -44,15 +53,16 @@ class CauseScore:
     """The log odds of fraud from its causes."""
 
     scorecard: Scorecard
-    # Weights of the log odds of intruder, compromise and transaction [3], and an intercept; none
-    # if the causes combine as independent ones.
+    # Weights of the log odds of intruder, each of C compromises and transaction [2 + C], and an
+    # intercept; none if the causes combine as independent ones.
     weights: Array | None = None
     intercept: float = 0.0
 
     def compute_risks(self, continuous: Array, categorical: Array, causes: Array) -> Array:
-        """The probability of each cause [N, 3]: intruder, compromise, transaction."""
+        """The probability of each cause [N, 2 + C]: intruder, compromises, transaction."""
         row = expit(self.scorecard.score(continuous, categorical))
-        return np.column_stack([causes[:, INTRUDER], causes[:, COMPROMISE], row])
+        compromises = causes[:, find_compromises(_count_counterparties(causes))]
+        return np.column_stack([causes[:, INTRUDER], compromises, row])
 
     def score(self, continuous: Array, categorical: Array, causes: Array) -> Array:
         """Log odds of N transactions [N]."""
@@ -92,7 +102,7 @@ class CauseScore:
 
     def explain(
         self,
-        counterparty: str | None,
+        counterparties: Sequence[str],
         continuous: Array,
         categorical: Array,
         causes: Array,
@@ -100,8 +110,9 @@ class CauseScore:
     ) -> list[Reasons]:
         """Reasons of N transactions, one for each cause, or the `n_reasons` strongest.
 
-        Shares add up on the scale where causes combine: -log(1 - p) for independent ones. With a
-        regression the log odds of the reasons and the intercept add up instead.
+        The columns of `counterparties` name their reasons. Shares add up on the scale where causes
+        combine: -log(1 - p) for independent ones. With a regression the log odds of the reasons and
+        the intercept add up instead.
         """
         risks = self.compute_risks(continuous, categorical, causes)
         log_odds = _compute_log_odds(risks)
@@ -111,13 +122,14 @@ class CauseScore:
         else:
             log_odds = log_odds * self.weights
         found = []
+        names = INTRUDER_SOURCE, *counterparties, TRANSACTION_SOURCE
+        own = [select_causes(place) for place in range(len(counterparties))]
         for row, facts in enumerate(causes):
             texts = (
                 _describe_intruder(facts),
-                _describe_compromise(facts),
+                *(_describe_compromise(facts[columns]) for columns in own),
                 _describe_row(risks[row]),
             )
-            names = INTRUDER_SOURCE, counterparty or "", TRANSACTION_SOURCE
             reasons = [
                 Reason(
                     name,
@@ -126,17 +138,19 @@ class CauseScore:
                     float(shares[row, place]) if self.weights is None else None,
                 )
                 for place, (name, text) in enumerate(zip(names, texts, strict=True))
-                if name
             ]
             found.append(tuple(sorted(reasons, key=lambda one: -one.log_odds)[:n_reasons]))
         return found
 
-    def check(self, n_continuous: int, n_categories: tuple[int, ...]) -> None:
+    def check(
+        self, n_continuous: int, n_categories: tuple[int, ...], n_counterparties: int
+    ) -> None:
         """Raise ValueError if the parts, read from disk, are impossible."""
         self.scorecard.check(n_continuous, n_categories)
-        weights = np.zeros(3) if self.weights is None else self.weights
-        if weights.shape != (3,) or not np.isfinite([self.intercept, *weights]).all():
-            raise ValueError("weights of causes that are not three numbers")
+        n = 2 + n_counterparties
+        weights = np.zeros(n) if self.weights is None else self.weights
+        if weights.shape != (n,) or not np.isfinite([self.intercept, *weights]).all():
+            raise ValueError(f"weights of causes that are not {n} numbers")
 
 
 def _describe_intruder(facts: Array) -> str:
@@ -157,7 +171,11 @@ def _describe_compromise(facts: Array) -> str:
 
 
 def _describe_row(risks: Array) -> str:
-    return f"the transaction by itself ({risks[2]:.2%})"
+    return f"the transaction by itself ({risks[-1]:.2%})"
+
+
+def _count_counterparties(causes: Array) -> int:
+    return int((causes.shape[1] - N_OWN) // N_EACH)
 
 
 def _compute_log_odds(risks: Array) -> Array:

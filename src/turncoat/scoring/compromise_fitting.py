@@ -36,11 +36,9 @@ class LabelledDays(NamedTuple):
     row_days: Array  # [N] index of each transaction's day; -1 without a counterparty
 
     @classmethod
-    def collect(cls, data: Transactions) -> LabelledDays | None:
-        """The days of all transactions; None without a counterparty, or with few frauds there."""
-        if data.schema.counterparty is None:
-            return None
-        who = data.categories[data.schema.counterparty].codes[data.file_rows].astype(np.int64)
+    def collect(cls, data: Transactions, counterparty: str) -> LabelledDays | None:
+        """The days of all transactions by a counterparty's column; None with few frauds there."""
+        who = data.categories[counterparty].codes[data.file_rows].astype(np.int64)
         labels, days = np.asarray(data.labels), np.floor(data.times / DAY)
         order = np.lexsort((days, who))
         order = order[who[order] >= 0]
@@ -71,7 +69,7 @@ class LabelledDays(NamedTuple):
         return LabelledDays(starts, self.days[is_kept], self.n_genuine[is_kept], *frauds, none)
 
     def weigh(self, explained: Array) -> WeighedDays:
-        """The days with how far each fraud is explained by its customer's side."""
+        """The days with how far other causes explain each fraud."""
         return WeighedDays(self, explained[self.fraud_rows])
 
 

@@ -28,10 +28,10 @@ _HEADER = struct.Struct("<8sIQ")  # digest of the model, number of regimes, tran
 
 
 class DetectorState(NamedTuple):
-    """The records that a service stores of a customer and of a counterparty, of a fixed size."""
+    """The records that a service stores of a customer and of counterparties, of fixed sizes."""
 
     customer: bytes | None = None  # None: a new customer
-    counterparty: bytes | None = None
+    counterparties: tuple[bytes | None, ...] = ()  # in the schema's order; () if all are new
 
 
 class UnpackedState(NamedTuple):
@@ -83,10 +83,12 @@ class LiveScorer:
         """Advance states by N transactions in order; faster than one at a time.
 
         Labels as in `Features.step_batch`.
-        `previous` [N, 2] links transactions of the same customer (column 0) or counterparty
-        (column 1): the index of the one before, whose state is used instead of `states`, or -1.
+        `previous` [N, 1 + C] links transactions of the same customer (column 0) or of the same
+        counterparty (columns 1 to C, in the schema's order): the index of the one before, whose
+        state is used instead of `states`, or -1.
         """
-        links = np.full((len(rows), 2), -1) if previous is None else previous
+        n_counterparties = len(self.features.plan.counterparties)
+        links = np.full((len(rows), 1 + n_counterparties), -1) if previous is None else previous
         n_seen, stored, is_known, records = self._unpack(states)
         after, cells, codes, causes = self.features.step_batch(records, rows, labels, links)
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
@@ -142,19 +144,19 @@ class LiveScorer:
 
     def report_label(
         self,
-        state: DetectorState,
+        counterparty: str,
+        record: bytes | None,
         time: float,
         label: int,
         earlier: int = UNKNOWN,
         explained: float = 0.0,
-    ) -> DetectorState:
-        """The state once the label of a counterparty's transaction is known.
+    ) -> bytes:
+        """The record of a counterparty once the label of its transaction is known.
 
         The arguments are those of `Features.report_label`.
         """
-        before = FeatureState(None, state.counterparty)
-        after = self.features.report_label(before, time, label, earlier, explained)
-        return DetectorState(state.customer, after.counterparty)
+        about = time, label, earlier, explained
+        return self.features.report_label(counterparty, record, *about)
 
     def unpack(self, state: DetectorState) -> UnpackedState:
         """The content of one state; StateError if it was made by another detector."""
@@ -205,8 +207,8 @@ class LiveScorer:
         self, score: CauseScore, steps: FilterSteps, n_reasons: int | None
     ) -> list[Reasons]:
         cells = steps.continuous, steps.categorical
-        counterparty = self.features.plan.schema.counterparty
-        return score.explain(counterparty, *cells, np.asarray(steps.causes), n_reasons)
+        counterparties = self.features.plan.counterparties
+        return score.explain(counterparties, *cells, np.asarray(steps.causes), n_reasons)
 
     def _make_ranker_rows(
         self, steps: FilterSteps, rows: Sequence[TransactionRow] = ()
@@ -226,18 +228,18 @@ class LiveScorer:
         mark, empty = (bytes.fromhex(self.digest), n_states), bytes(8 * n_states)
         start, end = _HEADER.size, _HEADER.size + len(empty)
         n_seen, beliefs, features = [], [], []
-        for customer, counterparty in states:
+        for customer, counterparties in states:
             if customer is None:
                 n_seen.append(0)
                 beliefs.append(empty)
-                features.append(FeatureState(None, counterparty))
+                features.append(FeatureState(None, counterparties))
                 continue
             if len(customer) < end or (header := _HEADER.unpack_from(customer))[:2] != mark:
                 remedy = "Rebuild the states by replaying the history"
                 raise StateError(f"this state was made by another detector. {remedy}")
             n_seen.append(header[2])
             beliefs.append(customer[start:end])
-            features.append(FeatureState(customer[end:] or None, counterparty))
+            features.append(FeatureState(customer[end:] or None, counterparties))
         known = np.array([belief is not empty for belief in beliefs], dtype=np.bool_)
         table = np.frombuffer(bytearray(b"".join(beliefs)), np.float64)
         return n_seen, table.reshape(len(states), n_states), known, features
@@ -248,8 +250,8 @@ class LiveScorer:
         digest, (_, k) = bytes.fromhex(self.digest), beliefs.shape
         data, size = beliefs.tobytes(), 8 * k
         states = []
-        for i, (n, (customer, counterparty)) in enumerate(zip(n_seen, features, strict=True)):
+        for i, (n, (customer, counterparties)) in enumerate(zip(n_seen, features, strict=True)):
             belief = data[i * size : (i + 1) * size]
             record = _HEADER.pack(digest, k, n) + belief + (customer or b"")
-            states.append(DetectorState(record, counterparty))
+            states.append(DetectorState(record, counterparties))
         return states
