@@ -57,6 +57,23 @@ def test_one_name_may_stand_for_a_list():
     assert Schema(customer="card", time="when", continuous=["amount"]) == PLAIN
 
 
+def test_the_former_key_of_one_counterparty_is_refused_with_the_remedy(tmp_path):
+    toml = tmp_path / "turncoat.toml"
+    lines = ("[schema]", 'customer = "card"', 'time = "when"', 'continuous = ["amount"]')
+    toml.write_text("\n".join([*lines, 'counterparty = "TERMINAL_ID"']), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r'Write `counterparties = \["TERMINAL_ID"\]`') as raised:
+        load_schema(toml)
+    assert str(toml) in str(raised.value)
+    toml.write_text("\n".join([*lines, 'counterparties = ["TERMINAL_ID", "device"]']))
+    schema = load_schema(toml)
+    assert schema.counterparties == ("TERMINAL_ID", "device")
+    assert schema.text_columns == ("card", "TERMINAL_ID", "device")
+    again = tmp_path / "again.toml"
+    write_schema(schema, again)
+    assert load_schema(again) == schema
+    assert 'counterparties = ["TERMINAL_ID", "device"]' in again.read_text(encoding="utf-8")
+
+
 def test_columns_and_texts():
     assert FULL.columns == (
         "card",

@@ -30,7 +30,13 @@ from turncoat import BundleError, ConfigError, DataError, Detector, load
 from turncoat.data.splits import split_automatically
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
-from turncoat.features.chains import COUNTERPARTY_OUTPUTS, INTRUDER, count_causes, find_compromises
+from turncoat.features.chains import (
+    COUNTERPARTY_OUTPUTS,
+    INTRUDER,
+    count_causes,
+    find_compromises,
+    select_causes,
+)
 from turncoat.features.split_panels import select_visible
 from turncoat.numerics.intruder import OUTPUTS
 from turncoat.panel import Panel
@@ -315,9 +321,49 @@ def test_with_a_regression_the_log_odds_add_up() -> None:
 
 
 def test_without_a_counterparty_its_cause_is_left_out() -> None:
-    score, (continuous, categorical, causes) = CauseScore(EMPTY_CARD), make_cells(5)
-    (reasons,) = {len(one) for one in score.explain(None, continuous, categorical, causes)}
+    score, cells = CauseScore(EMPTY_CARD), make_cells(5, n_counterparties=0)
+    (reasons,) = {len(one) for one in score.explain((), *cells)}
     assert reasons == 2
+
+
+def test_every_counterparty_is_a_cause_of_its_own() -> None:
+    score, cells = CauseScore(EMPTY_CARD), make_cells(200, n_counterparties=3)
+    columns = [INTRUDER, *find_compromises(3)]
+    row = expit(EMPTY_CARD.score(*cells[:2]))
+    risks = np.column_stack([cells[2][:, columns], row])
+    np.testing.assert_allclose(expit(score.score(*cells)), 1 - np.prod(1 - risks, axis=1))
+    names = ("customer", "a", "b", "c", "transaction")
+    for own, reasons in zip(risks, score.explain(names[1:-1], *cells), strict=True):
+        assert sorted(one.source for one in reasons) == sorted(names)
+        found = {one.source: expit(one.log_odds) for one in reasons}
+        np.testing.assert_allclose([found[name] for name in names], own)
+        assert sum(one.share or 0.0 for one in reasons) == pytest.approx(1.0)
+    weighed = CauseScore(EMPTY_CARD, np.array([0.1, 0.2, 0.3, 0.4, 0.5]), -0.6)
+    expected = np.log(risks / (1 - risks)) @ [0.1, 0.2, 0.3, 0.4, 0.5] - 0.6
+    np.testing.assert_allclose(weighed.score(*cells), expected)
+
+
+def test_reasons_are_about_their_own_counterparty() -> None:
+    cells = make_cells(1, n_counterparties=2)
+    cells[2][0, select_causes(1)] = 0.2, 0.9, 4.0, 6.0
+    cells[2][0, select_causes(0)] = 0.0, 0.0, 0.0, np.nan
+    (reasons,) = CauseScore(EMPTY_CARD).explain(("a", "b"), *cells)
+    texts = {one.source: one.text for one in reasons}
+    assert texts["a"] == "no sign of a compromise"
+    assert texts["b"] == (
+        "compromised with probability 90%: 4 known frauds there, the first 6 days ago"
+    )
+
+
+def test_weights_are_one_for_each_cause() -> None:
+    for n_counterparties in (0, 1, 3):
+        for n_weights in range(1, 7):
+            score = CauseScore(EMPTY_CARD, np.ones(n_weights), 0.0)
+            if n_weights == 2 + n_counterparties:
+                score.check(1, (), n_counterparties)
+                continue
+            with pytest.raises(ValueError, match=f"not {2 + n_counterparties} numbers"):
+                score.check(1, (), n_counterparties)
 
 
 # ---- combination
@@ -332,11 +378,13 @@ EMPTY_CARD = Scorecard(
 )
 
 
-def make_cells(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_cells(
+    n: int, seed: int = 0, n_counterparties: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows whose only news are their causes: mostly small risks, a few large ones."""
     rng = np.random.default_rng(seed)
-    causes = np.zeros((n, count_causes(1)))
-    for column in (INTRUDER, COMPROMISE):
+    causes = np.zeros((n, count_causes(n_counterparties)))
+    for column in (INTRUDER, *find_compromises(n_counterparties)):
         causes[:, column] = np.where(rng.random(n) < 0.1, rng.beta(1, 1, n), rng.beta(0.5, 200, n))
     return np.zeros((n, 1), np.float32), np.zeros((n, 0), np.int16), causes
 
@@ -511,7 +559,8 @@ def test_damaged_chains_are_refused(name: str, tmp_path: Path) -> None:
         features["chains"] = None
     else:
         for side, fields in changes.items():
-            features["chains"][side] |= fields
+            chain = features["chains"][side]
+            (chain[0] if side == "compromise" else chain).update(fields)
     rewrite(folder, features=features)
     with pytest.raises(BundleError):
         load(folder)
