@@ -50,10 +50,10 @@ def device_payments(
     frame = simulate_handbook(n_rows, 1, n_days=90, process=process)["transactions"]
     devices = rng.integers(60, size=n_rows)
     days = (frame["TX_DATETIME"] - frame["TX_DATETIME"].min()).dt.total_seconds().to_numpy() / DAY
-    begins = np.where(np.arange(60) % 4 == 0, rng.uniform(5, 60, 60), np.inf)[devices]
+    begins = np.where(np.arange(60) % 4 == 0, rng.uniform(5, 80, 60), np.inf)[devices]
     is_bad = (days >= begins) & (days < begins + 21) & (rng.random(n_rows) < 0.8)
     frame = frame.with_columns(
-        pl.Series(DEVICE, np.where(rng.random(n_rows) < 0.1, None, devices), pl.Int64),
+        pl.Series(DEVICE, np.where(rng.random(n_rows) < 0.1, None, devices).tolist(), pl.Int64),
         TX_FRAUD=pl.Series(np.maximum(frame["TX_FRAUD"].to_numpy(), is_bad)),
     )
     schema = replace(load_preset("handbook"), counterparties=counterparties or (DEVICE, TERMINAL))
