@@ -1,7 +1,7 @@
 """A store in one SQLite file, which several processes on one machine may share, or in memory.
 
 Plain SQL can read it: `records` has one row per customer or counterparty, `log` one row per scored
-transaction or label.
+transaction or label, `log_counterparties` one row for each counterparty of these.
 """
 
 from __future__ import annotations
