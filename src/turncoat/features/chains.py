@@ -116,25 +116,26 @@ def find_compromises(n_counterparties: int) -> list[int]:
     return [select_causes(place).start + COMPROMISE_OUTPUT for place in range(n_counterparties)]
 
 
-@jit_exact
-def add_cause(explained: float, risk: float) -> float:
-    """The probability that a cause of this risk, or what `explained` stands for, makes a fraud."""
+def add_cause(explained: Array, risk: Array) -> Array:
+    """How far causes explain a fraud, together with one more cause of this risk."""
     return explained + (1.0 - explained) * risk
 
 
-@jit_exact
+add_cause_compiled = jit_exact(add_cause)
+
+
 def explain_labels(causes: Array) -> Array:
     """How far other causes explain a fraud at each counterparty [N, C], from causes [N, 4 + 4 C].
 
     These are the intruder and the counterparties before it, so that every counterparty's record
     can be told in one pass.
     """
-    explained = np.empty((len(causes), (causes.shape[1] - N_OWN) // N_EACH))
-    for i in range(len(causes)):
-        so_far = causes[i, INTRUDER]
-        for c in range(explained.shape[1]):
-            explained[i, c] = so_far
-            so_far = add_cause(so_far, causes[i, N_OWN + N_EACH * c + COMPROMISE_OUTPUT])
+    compromises = find_compromises((causes.shape[1] - N_OWN) // N_EACH)
+    explained = np.empty((len(causes), len(compromises)))
+    so_far = causes[:, INTRUDER]
+    for place, column in enumerate(compromises):
+        explained[:, place] = so_far
+        so_far = add_cause(so_far, causes[:, column])
     return explained
 
 

@@ -262,4 +262,4 @@ def replay_counterparties(
         payment = Payment(times[i], amounts[i], float(n_missing[i]))
         advance_counterparty(state, payment, tracked[i], rules, labels[i], explained[i], row)
         values[:, i], codes[:, i], causes[:, i] = row
-        explained[i] = chains.add_cause(explained[i], row[2][chains.COMPROMISE_OUTPUT])
+        explained[i] = chains.add_cause_compiled(explained[i], row[2][chains.COMPROMISE_OUTPUT])

@@ -11,7 +11,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.errors import StateError
 from turncoat.features import history
-from turncoat.features.chains import COMPROMISE_OUTPUT, INTRUDER, N_EACH, N_OWN, add_cause
+from turncoat.features.chains import COMPROMISE_OUTPUT, INTRUDER, N_EACH, N_OWN, add_cause_compiled
 from turncoat.features.counterparties import N_CONTINUOUS, State, advance_counterparty
 from turncoat.features.history import Payment, advance, compute_time_features
 from turncoat.features.plan import FeaturePlan, LiveLayout
@@ -119,7 +119,7 @@ def advance_rows(
             rules, label = layout.risk_rules[c], rows.labels[i]
             output = other, other_codes, causes[i, first : first + N_EACH]
             advance_counterparty(state, payment, hashes[tracked], rules, label, explained, output)
-            explained = add_cause(explained, causes[i, first + COMPROMISE_OUTPUT])
+            explained = add_cause_compiled(explained, causes[i, first + COMPROMISE_OUTPUT])
         fill_row(values, layout.engineered, continuous[i], categorical[i])
         categorical[i, layout.first_engineered :] = codes
 

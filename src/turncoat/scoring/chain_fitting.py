@@ -18,7 +18,7 @@ from turncoat.data.splits import DAY, Split
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.features.batch import compute_causes
-from turncoat.features.chains import INTRUDER, Chains, CompromiseChain
+from turncoat.features.chains import INTRUDER, Chains, CompromiseChain, add_cause
 from turncoat.features.history import TIME_CATEGORICAL, TIME_CONTINUOUS
 from turncoat.features.split_panels import build_split_panel, select_visible
 from turncoat.models.tuning import TrainingRows, sample_customers
@@ -84,7 +84,7 @@ def _combine_others(intruder_risk: Array, compromise_risks: Sequence[Array], pla
     explained = intruder_risk
     for other, risk in enumerate(compromise_risks):
         if other != place:
-            explained = explained + (1.0 - explained) * risk
+            explained = add_cause(explained, risk)
     return explained
 
 
