@@ -13,8 +13,9 @@ from turncoat.arrays import Array
 from turncoat.data import Transactions, read
 from turncoat.data.splits import DAY, split_by_time
 from turncoat.features import Features
-from turncoat.features.chains import CAUSES
+from turncoat.features.chains import COUNTERPARTY_OUTPUTS, select_causes
 from turncoat.features.split_panels import select_visible
+from turncoat.numerics.intruder import OUTPUTS
 from turncoat.panel import LABEL_DELAY_DAYS
 from turncoat.scoring.chain_fitting import fit_causes
 
@@ -53,8 +54,8 @@ def main() -> None:
     causes = fit_causes(features, select_visible(data, split, "fit")[0], SEED)
     found = np.asarray(features.add_chains(causes.chains).transform(data).causes)
     presence, compromised = (
-        found[:, CAUSES.index("presence")],
-        found[:, CAUSES.index("compromised")],
+        found[:, OUTPUTS.index("presence")],
+        found[:, select_causes(0)][:, COUNTERPARTY_OUTPUTS.index("compromised")],
     )
     is_fraud = (np.asarray(data.labels) == 1) & (data.times > data.times[split.fit].max())
     terminals = data.categories["TERMINAL_ID"].codes[data.file_rows].astype(np.int64)

@@ -19,7 +19,7 @@ TRANSFERS = Schema(
     amount="value",
     continuous=("value", "balance_share"),
     categorical=("channel", "country", "purpose"),
-    counterparty="beneficiary",
+    counterparties=("beneficiary",),
     tracked=("device", "beneficiary"),
 )
 ORDERS = Schema(
@@ -31,7 +31,7 @@ ORDERS = Schema(
     amount="total",
     continuous=("total", "n_items", "minutes_on_site"),
     categorical=("card_country", "ship_country", "express", "category"),
-    counterparty="address",
+    counterparties=("address",),
     tracked=("address",),
 )
 

@@ -90,8 +90,8 @@ def measure(
     for one, reasons, (command, _) in zip(found, choices, services, strict=True):
         one["reasons"], one["share"] = reasons, measure_share(command[command.index("--store") + 1])
         one["ratio"] = one["per_second"] / base["per_second"]
-    customer, counterparty = detector.features_.state_bytes
-    sizes |= {"customer_bytes": customer + 8 * N_STATES, "counterparty_bytes": counterparty}
+    customer, *others = detector.features_.state_bytes
+    sizes |= {"customer_bytes": customer + 8 * N_STATES, "counterparty_bytes": sum(others)}
     ranker = detector.calibration_.ranker
     if isinstance(ranker, XGBoostRanker):
         sizes["trees"] = ranker.source.num_boosted_rounds()

@@ -44,7 +44,7 @@ def write_payments(folder: Path, n_customers: int = 100) -> None:
     )
     frame.write_csv(folder / "payments.csv")
     names = "customer = 'who'\ntime = 'at'\nlabel = 'fraud'\namount = 'paid'\nid = 'id'\n"
-    columns = "continuous = ['paid', 'age']\ncategorical = ['device']\ncounterparty = 'shop'\n"
+    columns = "continuous = ['paid', 'age']\ncategorical = ['device']\ncounterparties = ['shop']\n"
     (folder / "turncoat.toml").write_text(f"[schema]\n{names}{columns}")
 
 

@@ -81,7 +81,7 @@ def test_init_then_fit_on_an_unknown_file(turncoat, tmp_path):
     assert "60 customers" in shown
     schema = load(tmp_path / "out").features_.plan.schema
     assert (schema.time, schema.time_unit, schema.amount) == ("ts_ms", "ms", "Value")
-    assert (schema.label, schema.counterparty, schema.id) == ("IsFraud", "Merchant", "TxRef")
+    assert (schema.label, schema.counterparties, schema.id) == ("IsFraud", ("Merchant",), "TxRef")
 
 
 def test_help_is_complete_and_shows_examples():

@@ -269,7 +269,7 @@ def test_many_and_large_records(url: str) -> None:
         ([RecordWrite("a", 0, b"", increment=0)], []),
         ([RecordWrite("a", 0, b"")], [entry(parties=(("c", 1), ("c", 2)))]),
         ([RecordWrite("a", 0, b"")], [entry(parties=())]),
-        ([RecordWrite("a", 0, b"")], [entry(parties=(("c", 1), ("d", 1), ("e", 1)))]),
+        ([RecordWrite("a", 0, b"")], [entry(parties=(("c", 1), ("d", 1), ("d", 2)))]),
         ([RecordWrite("a", 0, b"")], [entry(time=math.nan)]),
         ([RecordWrite("a", 0, b"")], [entry(written_at=math.nan)]),
         ([RecordWrite("a", 0, b"")], [entry(written_at=math.inf)]),
@@ -279,12 +279,61 @@ def test_an_invalid_write_raises_value_error(
     url: str, changes: list[RecordWrite], entries: list[LogEntry]
 ) -> None:
     async def work(store: Store) -> None:
-        with pytest.raises(
-            ValueError, match=r"twice|counter|times in seconds|at most one counterparty"
-        ):
+        with pytest.raises(ValueError, match=r"twice|counter|times in seconds|needs a customer"):
             await put(store, changes, entries)
         assert dict(await store.read_records(["a", "b"])) == {}
         assert await store.read_log() == []
+
+    using(url, work)
+
+
+# several counterparties
+
+
+@every_store
+def test_an_entry_is_in_the_history_of_each_of_its_parties(url: str) -> None:
+    several = [
+        entry("a", parties=(("c:1", 1), ("p:x", 3), ("p:y", 1), ("p:z", 9))),
+        entry("b", parties=(("c:2", 1), ("p:y", 2), ("p:x", 4))),
+        entry("c", parties=(("c:1", 2),)),
+    ]
+    expected = {"c:1": "ca", "c:2": "b", "p:x": "ba", "p:y": "ba", "p:z": "a"}
+
+    async def work(store: Store) -> None:
+        await put(store, [], several)
+        found = await store.read_log()
+        assert [one.parties for one in found] == [one.parties for one in several]
+        for key, ids in expected.items():
+            history = await store.read_history(key)
+            assert [one.transaction_id for one in history] == list(ids)
+            own = [one.parties for one in several if key in dict(one.parties)]
+            assert [one.parties for one in reversed(history)] == own
+            (newest,) = await store.read_history(key, limit=1)
+            assert newest.transaction_id == ids[0]
+
+    using(url, work)
+
+
+@every_store
+def test_erasing_a_party_takes_its_entries_from_all_histories(url: str) -> None:
+    async def work(store: Store) -> None:
+        keys = ("c:1", "c:2", "p:x", "p:y")
+        entries = [
+            entry("a", parties=(("c:1", 1), ("p:x", 1), ("p:y", 1))),
+            entry("b", parties=(("c:2", 1), ("p:x", 2), ("p:y", 2))),
+            entry("c", parties=(("c:2", 2), ("p:y", 3))),
+        ]
+        await put(store, [RecordWrite(key, 0, b"") for key in keys], entries)
+        assert await store.erase("c:1") == 1
+        found = {key: [e.transaction_id for e in await store.read_history(key)] for key in keys}
+        assert found == {"c:1": [], "c:2": ["c", "b"], "p:x": ["b"], "p:y": ["c", "b"]}
+        assert set(await store.read_records(keys)) == {"c:2", "p:x", "p:y"}
+        assert await store.erase("p:y") == 2
+        assert [await store.read_history(key) for key in keys] == [[], [], [], []]
+        assert await store.delete_entries_before(math.inf) == 0
+        await put(store, [], [entry("d", parties=(("c:2", 3), ("p:x", 3)))])
+        (again,) = await store.read_history("p:x")
+        assert (again.transaction_id, again.parties) == ("d", (("c:2", 3), ("p:x", 3)))
 
     using(url, work)
 
@@ -1218,11 +1267,11 @@ def make_store_of_version(path: Path, version: int) -> None:
 
 
 def make_newer_store(path: Path) -> None:
-    make_store_of_version(path, 4)
+    make_store_of_version(path, 5)
 
 
 def make_older_store(path: Path) -> None:
-    make_store_of_version(path, 2)
+    make_store_of_version(path, 3)
 
 
 def make_store_without_header(path: Path) -> None:
@@ -1246,8 +1295,8 @@ def make_short_store(path: Path) -> None:
         (make_text, "damaged or not a SQLite file"),
         (make_other_database, "is not a Turncoat store"),
         (make_marked_database, "is not a Turncoat store"),
-        (make_newer_store, "has version 4; this Turncoat reads version 3. Upgrade"),
-        (make_older_store, "has version 2; this Turncoat reads version 3.*turncoat replay"),
+        (make_newer_store, "has version 5; this Turncoat reads version 4. Upgrade"),
+        (make_older_store, "has version 3; this Turncoat reads version 4.*turncoat replay"),
         (make_store_without_header, "damaged"),
         (make_truncated_store, "damaged"),
         (make_short_store, "damaged"),
@@ -1442,11 +1491,13 @@ def test_sqlite_tables_can_be_read_with_plain_sql(path: Path) -> None:
     using(f"sqlite:///{path}", work)
     with sqlite3.connect(path) as db:
         sql = """SELECT entry, kind, transaction_id, time, written_at, customer_key,
-            counterparty_key, belief_updated FROM log"""
+            belief_updated FROM log"""
         assert db.execute(sql).fetchall() == [
-            (1, "score", "a", 5.0, 6.0, "c:1", "e:shop", 1),
-            (2, "label", "a", 0.0, 0.0, "c:1", None, 0),
+            (1, "score", "a", 5.0, 6.0, "c:1", 1),
+            (2, "label", "a", 0.0, 0.0, "c:1", 0),
         ]
+        sql = "SELECT entry, place, key, counter FROM log_counterparties"
+        assert db.execute(sql).fetchall() == [(1, 1, "e:shop", 1)]
         sql = "SELECT key, counter, data FROM records ORDER BY key"
         assert db.execute(sql).fetchall() == [("c:1", 1, b"belief"), ("e:shop", 1, b"")]
         kinds = {kind for (kind,) in db.execute("SELECT DISTINCT type FROM sqlite_master")}
@@ -1680,14 +1731,23 @@ def test_sqlite_erases_while_another_process_reads(
         "time = 'noon'",
         "written_at = x'00'",
         "customer_counter = 'many'",
-        "counterparty_key = 'c', counterparty_counter = NULL",
         "belief_updated = 'yes'",
     ],
 )
 def test_sqlite_reports_a_damaged_entry(path: Path, damage: str) -> None:
+    check_damage_is_reported(path, f"UPDATE log SET {damage}")
+
+
+@pytest.mark.parametrize("damage", ["key = x'00'", "counter = 'many'"])
+def test_sqlite_reports_a_damaged_counterparty(path: Path, damage: str) -> None:
+    check_damage_is_reported(path, f"UPDATE log_counterparties SET {damage}")
+
+
+def check_damage_is_reported(path: Path, sql: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [], [entry(content=b"long" * 1000)])
-        await run_sql(store, f"UPDATE log SET {damage}")
+        parties = ("c", 1), ("d", 1)
+        assert await put(store, [], [entry(parties=parties, content=b"long" * 1000)])
+        await run_sql(store, sql)
         for use in (store.read_log(), store.read_history("c")):
             with pytest.raises(CorruptRecordError, match="entry 1 of the log is damaged"):
                 await use
@@ -2191,8 +2251,8 @@ def test_redis_values_can_be_read_by_hand(redis_server: RedisServer, redis_url: 
         b"written_at": b"6.5",
         b"customer_key": b"c:1",
         b"customer_counter": b"12",
-        b"counterparty_key": b"e:shop",
-        b"counterparty_counter": b"7",
+        b"counterparty_1_key": b"e:shop",
+        b"counterparty_1_counter": b"7",
         b"belief_updated": b"1",
         b"content": b"",
     }

@@ -122,7 +122,7 @@ def test_other_styles_of_names(tmp_path):
         time_format="%d.%m.%Y %H:%M:%S",
         id="PaymentRef",
         amount="txAmountEur",
-        counterparty="MerchantNo",
+        counterparties=("MerchantNo",),
         label="Chargeback",
         categorical=("merchantCategory", "EntryMode"),
         tracked=("MerchantNo", "merchantCategory"),
@@ -270,7 +270,7 @@ def test_payments_simulated_by_steps():
         customer=("nameOrig",),
         time="step",
         time_unit="h",
-        counterparty="nameDest",
+        counterparties=("nameDest",),
         label="isFraud",
         amount="amount",
     )

@@ -28,7 +28,7 @@ SCHEMA = Schema(
     amount="amount",
     label="fraud",
     id="number",
-    counterparty="shop",
+    counterparties=("shop",),
     tracked=("shop",),
 )
 FRAME = pl.DataFrame(
@@ -279,7 +279,7 @@ def test_columns_without_any_value(tmp_path):
 def test_schemas_without_numbers_or_without_categories():
     assert read(FRAME, replace(SCHEMA, continuous=(), amount=None)).numbers == {}
     assert set(
-        read(FRAME, replace(SCHEMA, categorical=(), tracked=(), counterparty=None)).categories
+        read(FRAME, replace(SCHEMA, categorical=(), tracked=(), counterparties=())).categories
     ) == {"card"}
 
 
@@ -483,7 +483,7 @@ def test_a_second_table_about_customers():
     ] * 3 + [None]
     by_shop = replace(
         SCHEMA,
-        counterparty=None,
+        counterparties=(),
         tracked=(),
         categorical=("region",),
         join=Join("shops", "shop", ("region",)),
@@ -751,7 +751,11 @@ def test_a_file_to_be_scored_needs_no_labels(tmp_path: Path) -> None:
 )
 def test_a_file_may_have_some_labels(tmp_path: Path, cells: tuple[str, ...]) -> None:
     schema = Schema(
-        customer=("who",), time="when", continuous=("paid",), label="fraud", counterparty="shop"
+        customer=("who",),
+        time="when",
+        continuous=("paid",),
+        label="fraud",
+        counterparties=("shop",),
     )
     path = tmp_path / "some.csv"
     path.write_text(

@@ -22,7 +22,7 @@ FULL = Schema(
     label="fraud",
     label_maturity_days=3.5,
     id="number",
-    counterparty="shop",
+    counterparties=("shop",),
     tracked=("device", "shop"),
     time_unit="ms",
     time_format="%d/%m/%Y",
@@ -55,6 +55,23 @@ def test_a_table_leaves_out_what_is_default():
 def test_one_name_may_stand_for_a_list():
     assert Schema.from_dict({"customer": "card", "time": "when", "continuous": "amount"}) == PLAIN
     assert Schema(customer="card", time="when", continuous=["amount"]) == PLAIN
+
+
+def test_the_former_key_of_one_counterparty_is_refused_with_the_remedy(tmp_path):
+    toml = tmp_path / "turncoat.toml"
+    lines = ("[schema]", 'customer = "card"', 'time = "when"', 'continuous = ["amount"]')
+    toml.write_text("\n".join([*lines, 'counterparty = "TERMINAL_ID"']), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r'Write `counterparties = \["TERMINAL_ID"\]`') as raised:
+        load_schema(toml)
+    assert str(toml) in str(raised.value)
+    toml.write_text("\n".join([*lines, 'counterparties = ["TERMINAL_ID", "device"]']))
+    schema = load_schema(toml)
+    assert schema.counterparties == ("TERMINAL_ID", "device")
+    assert schema.text_columns == ("card", "TERMINAL_ID", "device")
+    again = tmp_path / "again.toml"
+    write_schema(schema, again)
+    assert load_schema(again) == schema
+    assert 'counterparties = ["TERMINAL_ID", "device"]' in again.read_text(encoding="utf-8")
 
 
 def test_columns_and_texts():
@@ -92,7 +109,7 @@ def test_columns_and_texts():
         ({"customer": ("when",)}, "'when' is time; it cannot be customer too"),
         ({"tracked": ("number",)}, "'number' is id; it cannot be tracked too"),
         ({"tracked": ("age",)}, "'age' is continuous; it cannot be tracked too"),
-        ({"counterparty": "amount"}, "'amount' is continuous; it cannot be counterparty too"),
+        ({"counterparties": "amount"}, "'amount' is continuous; it cannot be counterparties too"),
         ({"customer_age": "kind"}, "'kind' is categorical; it cannot be customer_age too"),
         ({"customer_age": "when"}, "'when' is time; it cannot be customer_age too"),
         ({"customer_age": "shop"}, "customer_age 'shop' is a number"),

@@ -18,7 +18,7 @@ SCHEMA = Schema(
     amount="paid",
     label="fraud",
     id="id",
-    counterparty="shop",
+    counterparties=("shop",),
 )
 
 

@@ -62,7 +62,7 @@ SHOP = Schema(
     amount="paid",
     label="fraud",
     id="id",
-    counterparty="shop",
+    counterparties=("shop",),
     tracked=("device", "town"),
 )
 
@@ -125,42 +125,44 @@ def just_before_it_counts(delay_days: float) -> Due:
 
 @dataclass
 class Service:
-    """Stores a record per customer and counterparty, and passes each row its two."""
+    """Stores a record per customer and counterparty, and passes each row its own."""
 
     features: Features
     due: Due = at_once
     told: tuple[int, ...] = (1,)  # labels that are reported
     customers: dict[Any, bytes | None] = field(default_factory=dict)
-    counterparties: dict[str, bytes | None] = field(default_factory=dict)
-    waiting: list[tuple[float, str, float, int]] = field(default_factory=list)
+    counterparties: dict[tuple[str, Any], bytes | None] = field(default_factory=dict)
+    waiting: list[tuple[float, tuple[str, Any], float, int]] = field(default_factory=list)
 
     def take(
         self, customer: Any, row: Mapping[str, Any], time: float, label: int = -1
     ) -> FeatureRow:
         """One transaction; the labels due by now are reported first."""
-        schema = self.features.plan_.schema
+        columns = self.features.plan_.counterparties
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
-            _, counterparty, then, told = report
-            self.counterparties[counterparty] = self.features.report_label(
-                FeatureState(None, self.counterparties[counterparty]), then, told
-            ).counterparty
-        counterparty = (
-            normalize_category(row.get(schema.counterparty)) if schema.counterparty else None
-        )
-        state, found = self.features.step(
-            FeatureState(
-                self.customers.get(customer),
-                self.counterparties.get(counterparty) if counterparty else None,
-            ),
-            row,
-        )
+            _, (column, name), then, told = report
+            before = self.counterparties[column, name]
+            after = self.features.report_label(column, before, then, told)
+            self.counterparties[column, name] = after
+        names = [normalize_category(row.get(column)) for column in columns]
+        keys = list(zip(columns, names, strict=True))
+        others = tuple(self.counterparties.get(key) for key in keys)
+        state, found = self.features.step(FeatureState(self.customers.get(customer), others), row)
         self.customers[customer] = state.customer
-        if counterparty is not None:
-            self.counterparties[counterparty] = state.counterparty
-            if label in self.told and self.features.plan_.has_counterparty:
-                self.waiting.append((self.due(time), counterparty, time, int(label)))
+        for key, record in zip(keys, state.counterparties, strict=True):
+            if key[1] is not None:
+                self.counterparties[key] = record
+                if label in self.told:
+                    self.waiting.append((self.due(time), key, time, int(label)))
         return found
+
+
+def report_label(features: Features, state: FeatureState, *about: Any, **more: Any) -> FeatureState:
+    """The state once a label is reported to its only counterparty."""
+    (column,), (record,) = features.plan.counterparties, state.counterparties
+    after = features.report_label(column, record, *about, **more)
+    return FeatureState(state.customer, (after,))
 
 
 def replayed(

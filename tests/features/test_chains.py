@@ -24,6 +24,7 @@ from tests.features.sample_data import (
     at_once,
     just_before_it_counts,
     of_frame,
+    report_label,
     shop,
     shop_frame,
 )
@@ -32,7 +33,7 @@ from turncoat.data.parsing import parse_row
 from turncoat.data.reading import read
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.features import NEVER, UNKNOWN, Features, FeatureState, load_features
-from turncoat.features.chains import CAUSES, INTRUDER, Chains, CompromiseChain, IntruderChain
+from turncoat.features.chains import INTRUDER, Chains, CompromiseChain, IntruderChain, count_causes
 from turncoat.numerics.intruder import ARSINH, IDENTITY, N_HISTORY_GROUPS, N_SURPRISES, ROOT
 
 Array = np.ndarray
@@ -47,7 +48,7 @@ def intruder_chain(scale: int = ARSINH) -> IntruderChain:
 
 
 COMPROMISES = CompromiseChain(0.02, 12.0, 0.5, 0.02, n_phases=2, memory_days=6.0)
-CHAINS = Chains(intruder_chain(), COMPROMISES)
+CHAINS = Chains(intruder_chain(), (COMPROMISES,))
 
 
 @cache
@@ -94,24 +95,24 @@ def replay(features: Features, data: Data, due: Due | None) -> Array:
     customers: dict[Any, bytes | None] = {}
     shops: dict[Any, bytes | None] = {}
     waiting: list[tuple[float, Any, float, int, float]] = []
-    found = np.empty((t.n_rows, len(CAUSES)))
+    found = np.empty((t.n_rows, count_causes(1)))
     for i in data.live_order:
         time, label, row = t.times[i], int(np.asarray(t.labels)[i]), data.rows[t.file_rows[i]]
         for report in [report for report in waiting if report[0] <= time]:
             waiting.remove(report)
             _, where, *about = report
-            state = FeatureState(None, shops[where])
             then, known, explained = about
-            state = features.report_label(state, then, known, explained=explained)
-            shops[where] = state.counterparty
+            shops[where] = features.report_label(
+                "shop", shops[where], then, known, explained=explained
+            )
         who, where = t.customer_codes[i], row["shop"]
-        state = FeatureState(customers.get(who), shops.get(where))
+        state = FeatureState(customers.get(who), (shops.get(where),))
         told = label if due is None else UNKNOWN
         steps = features.step_batch([state], [parse_row(schema, row)], [told])
         found[i] = steps.causes[0]
         customers[who] = steps.states[0].customer
         if where is not None:
-            shops[where] = steps.states[0].counterparty
+            (shops[where],) = steps.states[0].counterparties
             if due is not None and label >= 0:
                 waiting.append((due(time), where, time, label, float(found[i, INTRUDER])))
     return found
@@ -211,7 +212,7 @@ class Shop:
         """The causes of a transaction."""
         row = parse_row(self.features.plan.schema, ROW | {"at": day * DAY})
         steps = self.features.step_batch([self.state], [row], [label])
-        self.state = FeatureState(None, steps.states[0].counterparty)
+        self.state = FeatureState(None, steps.states[0].counterparties)
         return steps.causes[0]
 
     def report(
@@ -219,7 +220,7 @@ class Shop:
     ) -> None:
         """A label becomes known."""
         usual = float(Shop(self.features).pay(0.0)[INTRUDER]) if explained is None else explained
-        self.state = self.features.report_label(self.state, day * DAY, label, earlier, usual)
+        self.state = report_label(self.features, self.state, day * DAY, label, earlier, usual)
 
     @property
     def belief(self) -> float:
@@ -379,7 +380,7 @@ def visit(features: Features, times: Array, labels: Array) -> tuple[Array, Array
 def test_a_ring_that_wraps_many_times_forgets_nothing(n_phases: int, memory: float) -> None:
     rng = np.random.default_rng(1)
     chain = replace(COMPROMISES, n_phases=n_phases, memory_days=memory, mean_days=20.0)
-    features = fitted().add_chains(Chains(CHAINS.intruder, chain))
+    features = fitted().add_chains(Chains(CHAINS.intruder, (chain,)))
     times = np.cumsum(rng.exponential(0.8, 220)) * DAY
     labels = rng.choice([-1, 0, 0, 0, 1], 220)
     explained, found = visit(features, times, labels)
@@ -394,7 +395,7 @@ def test_gaps_of_days_and_of_years(memory: float, gap: float) -> None:
     """A slow chain, so that a label matters after years, and busy days on both sides of a gap."""
     rng = np.random.default_rng(int(gap))
     chain = CompromiseChain(1e-5, 4000.0, 0.3, 0.05, 1, memory)
-    features = fitted().add_chains(Chains(CHAINS.intruder, chain))
+    features = fitted().add_chains(Chains(CHAINS.intruder, (chain,)))
     before = np.arange(0.0, 45.0, 0.5)
     days = np.concatenate([before, 45.0 + gap + np.array([0.0, 1.0, 6.0]), [47.0 + 3 * gap + 6.0]])
     labels = rng.choice([-1, 0, 0, 1], len(days))
@@ -446,8 +447,9 @@ def test_records_have_one_size_whatever_the_history() -> None:
     made = pay_all(LABELS, features)
     made.pay(4000.0, 1)
     made.report(4000.0, 1, earlier=0)
-    assert made.state.counterparty is not None
-    assert len(made.state.counterparty) == features.state_bytes[1]
+    (record,) = made.state.counterparties
+    assert record is not None
+    assert len(record) == features.state_bytes[1]
     assert features.state_bytes[0] == fitted().state_bytes[0] + 5 * 8
     assert features.state_bytes[1] > fitted().state_bytes[1]
 
@@ -458,8 +460,8 @@ def test_records_of_other_chains_are_refused() -> None:
         None,
         Chains(CHAINS.intruder),
         Chains(None, CHAINS.compromise),
-        Chains(CHAINS.intruder, replace(COMPROMISES, n_phases=3)),
-        Chains(CHAINS.intruder, replace(COMPROMISES, memory_days=7.0)),
+        Chains(CHAINS.intruder, (replace(COMPROMISES, n_phases=3),)),
+        Chains(CHAINS.intruder, (replace(COMPROMISES, memory_days=7.0),)),
     ]
     prints = {with_chains().plan.fingerprint}
     for chains in other_chains:
@@ -475,7 +477,7 @@ def test_records_of_the_same_size_but_another_layout_are_refused() -> None:
     sizes, prints = set(), set()
     for n_phases, memory in ((2, 6.0), (3, 5.5)):
         chain = replace(COMPROMISES, n_phases=n_phases, memory_days=memory)
-        features = fitted().add_chains(Chains(CHAINS.intruder, chain))
+        features = fitted().add_chains(Chains(CHAINS.intruder, (chain,)))
         sizes.add(features.state_bytes)
         prints.add(features.plan.fingerprint)
     assert len(sizes) == 1
@@ -552,7 +554,8 @@ def test_impossible_chains_are_refused(saved: Path, side: str, changes: dict[str
     chains = json.loads((saved / "manifest.json").read_text())["chains"]
     rewrite(saved, chains=chains)
     load_features(saved)
-    rewrite(saved, chains={**chains, side: {**chains[side], **changes}})
+    wrong = {**chains[side], **changes} if side == "intruder" else [{**chains[side][0], **changes}]
+    rewrite(saved, chains={**chains, side: wrong})
     with pytest.raises(BundleError):
         load_features(saved)
 

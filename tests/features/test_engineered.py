@@ -20,6 +20,7 @@ from tests.features.sample_data import (
     handbook,
     of_frame,
     replayed,
+    report_label,
     shop,
     shop_frame,
     unscaled_features,
@@ -31,6 +32,7 @@ from turncoat.errors import ConfigError
 from turncoat.features import Features, FeatureState, counterparties, history, load_features
 from turncoat.features.plan import FeaturePlan
 
+_COUNTERPARTY_FACTS = [f"counterparty_{name}" for name in counterparties.CONTINUOUS]
 RUN_FACTS = [f"counterparty_{name}" for name in ("since_genuine", "since_run", "since_label")]
 RUN_FACTS.append("counterparty_run_frauds")
 HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
@@ -47,9 +49,8 @@ class ExpectedRow:
         self.names = [normalize_category(row[column]) for column in schema.categorical]
         self.habits = [normalize_category(row[column]) for column in schema.tracked]
         self.amount = row[schema.amount] if schema.amount else None
-        self.counterparty = (
-            normalize_category(row[schema.counterparty]) if schema.counterparty else None
-        )
+        names = [normalize_category(row[column]) for column in schema.counterparties]
+        self.counterparty = names[0] if names else None
 
     @property
     def size(self) -> float | None:
@@ -126,7 +127,7 @@ def counterparty_facts(
     now: ExpectedRow, earlier: list[ExpectedRow], plan: FeaturePlan
 ) -> dict[str, float]:
     if now.counterparty is None:
-        return dict.fromkeys(counterparties.CONTINUOUS, NOTHING)
+        return dict.fromkeys(_COUNTERPARTY_FACTS, NOTHING)
     facts = {f"counterparty_{name}": value for name, value in party_facts(now, earlier).items()}
     facts |= dict.fromkeys(RUN_FACTS, NOTHING)
     base_rate, delay = plan.base_rate, plan.label_delay_s
@@ -187,7 +188,7 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
         ]
         mine, theirs = (past.setdefault(key, []) for key in whose)
         found[i] = party_facts(rows[i], mine) | own_facts(rows[i])
-        if plan.has_counterparty:
+        if plan.counterparties:
             found[i] |= counterparty_facts(rows[i], theirs, plan)
         mine.append(rows[i])
         theirs.append(rows[i])
@@ -236,7 +237,7 @@ def test_every_continuous_feature(data: Data, delay: float) -> None:
     assert (
         set(found)
         == set(expected)
-        == {*history.CONTINUOUS, *history.TIME_CONTINUOUS, *counterparties.CONTINUOUS}
+        == {*history.CONTINUOUS, *history.TIME_CONTINUOUS, *_COUNTERPARTY_FACTS}
     )
     for name, values in expected.items():
         assert np.isfinite(values).any()
@@ -422,7 +423,7 @@ def test_a_fraud_reported_late_counts_from_then_on_with_its_decayed_weight(
         state, found, reported = FeatureState(), None, False
         for at in np.array(days) * DAY:
             if at >= report_before and not reported:
-                state, reported = features.report_label(state, days[0] * DAY, 1), True
+                state, reported = report_label(features, state, days[0] * DAY, 1), True
             state, found = features.step(state, {"at": at, "paid": 1.0, "shop": "s1"})
         return found.continuous[risk]
 

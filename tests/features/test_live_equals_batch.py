@@ -206,7 +206,7 @@ def odd_files(draw: st.DrawFn) -> tuple[pl.DataFrame, Schema, dict[str, Any]]:
         amount=draw(st.sampled_from([None, *continuous])),
         label=draw(st.sampled_from([None, "fraud"])),
         id=draw(st.sampled_from([None, "id"])),
-        counterparty=draw(st.sampled_from([None, "place"])),
+        counterparties=draw(st.sampled_from([(), ("place",)])),
         tracked=draw(st.sampled_from([(), ("town",), ("town", "place"), tuple(categorical)])),
         time_unit=draw(st.sampled_from(["s", "ms"])),
     )
@@ -269,10 +269,9 @@ def test_records_that_went_through_a_store_are_as_good() -> None:
     kept = stored = FeatureState()
     for row in rows:
         kept, expected = features.step(kept, row)
-        written = (stored.customer or b"").hex(), (stored.counterparty or b"").hex()
-        stored, found = features.step(
-            FeatureState(*(bytes.fromhex(text) or None for text in written)), row
-        )
+        records = stored.customer, *stored.counterparties
+        customer, *others = (bytes.fromhex((record or b"").hex()) or None for record in records)
+        stored, found = features.step(FeatureState(customer, tuple(others)), row)
         np.testing.assert_array_equal(found.continuous, expected.continuous)
         np.testing.assert_array_equal(found.categorical, expected.categorical)
         assert stored == kept
@@ -282,19 +281,17 @@ def test_a_step_leaves_the_record_it_was_given_as_it_was() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     first, _ = features.step(None, data.rows[0])
-    before = bytes(first.customer or b""), bytes(first.counterparty or b"")
+    before = bytes(first.customer or b""), tuple(map(bytes, first.counterparties))
     again = [features.step(first, data.rows[1])[1].continuous for _ in range(2)]
     np.testing.assert_array_equal(*again)
-    assert before == (first.customer, first.counterparty)
+    assert before == (first.customer, first.counterparties)
 
 
 def test_processed_features_keep_no_record() -> None:
     data = shop()
     features = Features("processed").fit(data.transactions)
     assert features.step(None, data.rows[0])[0] == FeatureState()
-    assert features.step(FeatureState(b"kept", None), data.rows[0])[0] == FeatureState(
-        b"kept", None
-    )
+    assert features.step(FeatureState(b"kept"), data.rows[0])[0] == FeatureState(b"kept")
 
 
 def test_a_row_without_a_counterparty_keeps_that_record() -> None:
@@ -303,7 +300,7 @@ def test_a_row_without_a_counterparty_keeps_that_record() -> None:
     row = next(row for row in data.rows if row["shop"] is not None)
     state, _ = features.step(None, row)
     later, found = features.step(state, row | {"shop": None})
-    assert later.counterparty == state.counterparty
+    assert later.counterparties == state.counterparties
     assert later.customer != state.customer
     risk = features.feature_names[0].index("counterparty_risk_month")
     assert np.isnan(found.continuous[risk])

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from tests.features.sample_data import SHOP, handbook, ieee, of_frame, shop, shop_frame
 from turncoat.data.categories import CategoryColumn
 from turncoat.errors import ConfigError, DataError, NotFittedError
-from turncoat.features import Features, FeatureState
+from turncoat.features import Features
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def features() -> Features:
     [
         lambda f: f.transform(shop().transactions),
         lambda f: f.step(None, shop().rows[0]),
-        lambda f: f.report_label(FeatureState(), 0.0, 1),
+        lambda f: f.report_label("shop", b"", 0.0, 1),
         lambda f: f.feature_names,
         lambda f: f.state_bytes,
         lambda f: f.plan,
@@ -77,7 +77,7 @@ def test_numbers_of_numpy_are_fine_as_settings() -> None:
         {"continuous": ("age", "paid")},
         {"categorical": ("kind",)},
         {"tracked": ()},
-        {"counterparty": None},
+        {"counterparties": ()},
         {"time_unit": "ms"},
         {"amount": "age"},
     ],
@@ -190,27 +190,30 @@ def test_times_as_dates(moment: Any) -> None:
 @pytest.mark.parametrize("time", [float("nan"), float("inf"), 1000.5, 1e12])
 def test_fraud_is_reported_of_transactions_that_were(features: Features, time: float) -> None:
     state, _ = features.step(None, GOOD)
-    assert features.report_label(state, 1000.0, 1).counterparty != state.counterparty
+    (record,) = state.counterparties
+    assert features.report_label("shop", record, 1000.0, 1) != record
     with pytest.raises(DataError, match="latest transaction was"):
-        features.report_label(state, time, 1)
+        features.report_label("shop", record, time, 1)
 
 
 @pytest.mark.parametrize("label", [-1, 2, 0.5, None])
 def test_only_labels_of_0_and_1_are_reported(features: Features, label: Any) -> None:
     state, _ = features.step(None, GOOD)
     with pytest.raises(DataError, match="it must be 1 for fraud or 0 for genuine"):
-        features.report_label(state, 1000.0, label)
+        features.report_label("shop", state.counterparties[0], 1000.0, label)
 
 
 def test_fraud_cannot_be_reported_without_a_counterparty(features: Features) -> None:
     with pytest.raises(DataError, match="no label can be reported"):
-        features.report_label(FeatureState(), 0.0, 1)
+        features.report_label("shop", None, 0.0, 1)
+    with pytest.raises(DataError, match="no record of the counterparty 'device'"):
+        features.report_label("device", b"", 0.0, 1)
     for others in (
         Features("processed").fit(shop().transactions),
         Features().fit(ieee().transactions),
     ):
         with pytest.raises(DataError, match="no label can be reported"):
-            others.report_label(FeatureState(b"", b""), 0.0, 1)
+            others.report_label("shop", b"", 0.0, 1)
 
 
 def test_clones_are_not_fitted(features: Features) -> None:

@@ -19,6 +19,7 @@ from tests.features.sample_data import (
     handbook,
     just_before_it_counts,
     replayed,
+    report_label,
     shop,
 )
 from turncoat.data.parsing import parse_row
@@ -70,8 +71,8 @@ def test_maturity_makes_a_difference_until_it_has_passed() -> None:
         first = [FeatureState()], [parse_row(schema, row | {"at": 0.25 * DAY})], [label]
         state = features.step_batch(*first)[0][0]
         later = [
-            features.step(FeatureState(None, counterparty), row | {"at": day * DAY})[1]
-            for counterparty in (state.counterparty, None)
+            features.step(FeatureState(None, others), row | {"at": day * DAY})[1]
+            for others in (state.counterparties, ())
         ]
         return bool(later[0].continuous[known] > later[1].continuous[known])
 
@@ -110,12 +111,12 @@ def test_labels_told_late_in_any_order(
     for time, label in told:
         earlier = UNKNOWN
         if label == 1 and random.random() < 0.3:  # first taken for genuine
-            state, earlier = features.report_label(state, time, 0), 0
-        state = features.report_label(state, time, label, earlier)
+            state, earlier = report_label(features, state, time, 0), 0
+        state = report_label(features, state, time, label, earlier)
     assert state == expected
     never = state_after([NEVER if label >= 0 else UNKNOWN for label in labels])
     for time, label in told:
-        never = features.report_label(never, time, label, NEVER)
+        never = report_label(features, never, time, label, NEVER)
     assert never == expected
 
 
@@ -140,8 +141,8 @@ def test_labels_after_maturity(maturity: float) -> None:
     row = {"who": "c", "shop": "s", "paid": 5.0, "id": 1}
     state, _ = features.step(None, row | {"at": 0.0})
     state, _ = features.step(state, row | {"at": 10 * DAY})
-    assert features.report_label(state, 0.0, 0) == state
-    fraud = features.report_label(state, 0.0, 1)
+    assert report_label(features, state, 0.0, 0) == state
+    fraud = report_label(features, state, 0.0, 1)
     late = row | {"at": 10 * DAY}
     before, after = (features.step(one, late)[1].continuous for one in (state, fraud))
     assert after[risk] > before[risk]

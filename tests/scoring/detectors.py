@@ -121,8 +121,8 @@ class Service:
     due: Due = at_once
     n_reasons: int = 3
     customers: dict[Any, bytes | None] = field(default_factory=dict)
-    counterparties: dict[str, bytes | None] = field(default_factory=dict)
-    waiting: list[tuple[float, str, float]] = field(default_factory=list)
+    counterparties: dict[tuple[str, Any], bytes | None] = field(default_factory=dict)
+    waiting: list[tuple[float, tuple[str, Any], float]] = field(default_factory=list)
 
     def take(
         self, customer: Any, row: dict[str, Any], time: float, is_fraud: bool = False
@@ -131,25 +131,22 @@ class Service:
         plan = self.detector.features_.plan
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
-            _, counterparty, then = report
-            self.counterparties[counterparty] = self.detector.live.report_label(
-                DetectorState(None, self.counterparties[counterparty]), then, 1
-            ).counterparty
-        counterparty = (
-            normalize_category(row.get(plan.schema.counterparty))
-            if plan.schema.counterparty
-            else None
-        )
-        state = DetectorState(
-            self.customers.get(customer),
-            self.counterparties.get(counterparty) if counterparty else None,
-        )
+            _, (column, name), then = report
+            before = self.counterparties[column, name]
+            self.counterparties[column, name] = self.detector.live.report_label(
+                column, before, then, 1
+            )
+        names = [normalize_category(row.get(column)) for column in plan.counterparties]
+        keys = list(zip(plan.counterparties, names, strict=True))
+        others = tuple(self.counterparties.get(key) for key in keys)
+        state = DetectorState(self.customers.get(customer), others)
         state, score = self.detector.score_one(state, row, n_reasons=self.n_reasons)
         self.customers[customer] = state.customer
-        if counterparty is not None:
-            self.counterparties[counterparty] = state.counterparty
-            if is_fraud and plan.has_counterparty:
-                self.waiting.append((self.due(time), counterparty, time))
+        for key, record in zip(keys, state.counterparties, strict=True):
+            if key[1] is not None:
+                self.counterparties[key] = record
+                if is_fraud:
+                    self.waiting.append((self.due(time), key, time))
         return score
 
 

@@ -70,8 +70,8 @@ def test_a_round_trip_changes_no_bit(case: str, tmp_path: Path) -> None:
     assert loaded.calibration_.in_sample.describe() == made.calibration_.in_sample.describe()
     state = other_state = DetectorState()
     for row in data.rows[:8]:
-        state, score = made.score_one(DetectorState(state.customer, None), row)
-        other_state, other_score = loaded.score_one(DetectorState(other_state.customer, None), row)
+        state, score = made.score_one(DetectorState(state.customer), row)
+        other_state, other_score = loaded.score_one(DetectorState(other_state.customer), row)
         assert other_score == score
         assert other_state == state
     assert loaded.live.condition(state, 1) == made.live.condition(state, 1)
@@ -101,7 +101,7 @@ for column in (scores.belief, scores.probability, scores.variance):
     digest.update(column.tobytes())
 state = DetectorState()
 for row in frame.to_dicts()[:20]:
-    state, score = made.score_one(DetectorState(state.customer, None), row)
+    state, score = made.score_one(DetectorState(state.customer), row)
     digest.update(repr(score).encode() + (state.customer or b""))
 print(digest.hexdigest())
 """
@@ -143,7 +143,7 @@ def test_another_process_finds_the_same_bits(
         )
         state = DetectorState()
         for row in frame.to_dicts()[:20]:
-            state, score = made.score_one(DetectorState(state.customer, None), row)
+            state, score = made.score_one(DetectorState(state.customer), row)
             digest.update(repr(score).encode() + (state.customer or b""))
         expected.append(digest.hexdigest())
     assert outputs == expected

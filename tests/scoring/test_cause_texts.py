@@ -14,7 +14,7 @@ from turncoat.scoring.cause_texts import (
     TransactionDescriber,
     describe_compromise,
     describe_intruder,
-    find_today,
+    find_step_start,
 )
 from turncoat.scoring.descriptions import FeatureDescriber
 from turncoat.scoring.scorecard import Scorecard
@@ -50,6 +50,10 @@ def test_an_intruder_before_is_named_by_its_probability() -> None:
     [
         ((0.96, 3, 9), "shop 7 probably compromised for 9 days: 3 known frauds there since 2 May"),
         ((0.96, 1, 1), "shop 7 probably compromised for 1 day: 1 known fraud there on 10 May"),
+        (
+            (0.96, 2, 0.25),
+            "shop 7 probably compromised for less than a day: 2 known frauds there since 10 May",
+        ),
         ((0.3, 3, 9), "shop 7 possibly compromised: 3 known frauds there since 2 May"),
         ((0.01, 1, 9), "shop 7 probably not compromised: 1 known fraud there on 2 May"),
         ((0.7, 0, math.nan), "shop 7 probably compromised"),
@@ -68,8 +72,8 @@ def test_without_a_calendar_days_are_counted_back() -> None:
     assert text == "shop 7 probably compromised: 3 known frauds there, the first 9 days ago"
     text = describe_compromise("shop 7", None, 0.96, 1, 1)
     assert text == "shop 7 probably compromised: 1 known fraud there, 1 day ago"
-    assert find_today(MAY_11 + 40_000, has_calendar=True) == MAY_11
-    assert find_today(MAY_11, has_calendar=False) is None
+    assert find_step_start(MAY_11 + 40_000, has_calendar=True) == MAY_11 + 21_600
+    assert find_step_start(MAY_11, has_calendar=False) is None
 
 
 @pytest.mark.parametrize("today", [-1e11, -1e9, 0.0, 1e11])

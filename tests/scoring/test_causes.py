@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-from tests.features.sample_data import DAY
+from tests.features.sample_data import DAY, STEP
 from tests.scoring.bundles import manifest_of, params_file, rewrite, rewrite_arrays
 from tests.scoring.chains import (
     AMOUNT,
@@ -32,14 +32,17 @@ from turncoat.data.simulators.handbook import FraudProcess
 from turncoat.data.splits import split_automatically
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
-from turncoat.features.chains import CAUSES, COMPROMISE, INTRUDER
+from turncoat.features.chains import COUNTERPARTY_OUTPUTS, INTRUDER, count_causes, find_compromises
 from turncoat.features.split_panels import select_visible
+from turncoat.numerics.intruder import OUTPUTS
 from turncoat.panel import Panel
 from turncoat.scoring.causes import CauseScore, HeldOutRows
 from turncoat.scoring.chain_fitting import build_corrected_rows, fit_causes
 from turncoat.scoring.rankers import CausesRanker, CorrectedCausesRanker, RankerRows, make_ranker
 from turncoat.scoring.scorecard import Scorecard
 
+CAUSES = (*OUTPUTS, *COUNTERPARTY_OUTPUTS)
+(COMPROMISE,) = find_compromises(1)
 KINDS = ("chains", "chains+trees")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -288,28 +291,28 @@ def find_terminals(transactions: Transactions) -> np.ndarray:
 
 
 def test_known_frauds_and_their_date_are_those_of_the_file() -> None:
-    """Labels count a week after their day; a genuine payment on an earlier day ends a run."""
+    """Labels count a week after their step; a genuine payment in an earlier step ends a run."""
     made, transactions = chains_detector(), payments().transactions
     reasons = made.score(transactions, reasons="all").reasons
     assert reasons is not None
-    days, who = np.floor(transactions.times / DAY), find_terminals(transactions)
+    steps, who = np.floor(transactions.times / STEP), find_terminals(transactions)
     labels, n_checked = np.asarray(transactions.labels), 0
-    delay_days = made.features_.plan.label_delay_s / DAY
+    delay = made.features_.plan.label_delay_s
     for place in range(0, transactions.n_rows, 5):
         (terminal,) = [one for one in reasons[place] if one.source == TERMINAL]
         if " known fraud" not in terminal.text:
             continue
-        # A day's labels are known once the day ended `delay_days` ago.
-        is_known = (who == who[place]) & (days + 1 + delay_days <= transactions.times[place] / DAY)
-        genuine = days[is_known & (labels == 0)]
-        run = days[is_known & (labels == 1) & (days >= genuine.max(initial=-np.inf))]
-        first = datetime.fromtimestamp(run.min() * DAY, UTC)
+        # A step's labels are known once it ended `delay` ago.
+        is_known = (who == who[place]) & ((steps + 1) * STEP + delay <= transactions.times[place])
+        genuine = steps[is_known & (labels == 0)]
+        run = steps[is_known & (labels == 1) & (steps >= genuine.max(initial=-np.inf))]
+        first = datetime.fromtimestamp(run.min() * STEP, UTC)
         count = "1 known fraud" if len(run) == 1 else f"{len(run)} known frauds"
         when = "on" if len(run) == 1 else "since"
         date = f"{first.day} {first:%B}"
         assert terminal.text.endswith(f": {count} there {when} {date}")
         if "probably compromised for" in terminal.text:
-            n_days = int(days[place] - run.min())
+            n_days = round((steps[place] - run.min()) / 4)
             assert f"compromised for {n_days} days:" in terminal.text
         n_checked += 1
     assert n_checked > 20
@@ -371,11 +374,45 @@ def test_with_a_regression_the_log_odds_add_up() -> None:
 
 
 def test_without_a_counterparty_its_cause_is_left_out() -> None:
-    score, (continuous, categorical, causes) = CauseScore(EMPTY_CARD), make_cells(5)
-    texts = [("a", "b", "c")] * 5
-    explained = score.explain(None, continuous, categorical, causes, texts)
-    (reasons,) = {len(one) for one in explained}
+    score, cells = CauseScore(EMPTY_CARD), make_cells(5, n_counterparties=0)
+    (reasons,) = {len(one) for one in score.explain((), *cells, [("a", "c")] * 5)}
     assert reasons == 2
+
+
+def test_every_counterparty_is_a_cause_of_its_own() -> None:
+    score, cells = CauseScore(EMPTY_CARD), make_cells(200, n_counterparties=3)
+    columns = [INTRUDER, *find_compromises(3)]
+    row = expit(EMPTY_CARD.score(*cells[:2]))
+    risks = np.column_stack([cells[2][:, columns], row])
+    np.testing.assert_allclose(expit(score.score(*cells)), 1 - np.prod(1 - risks, axis=1))
+    names = ("customer", "a", "b", "c", "transaction")
+    texts = [tuple("abcde")] * len(risks)
+    for own, reasons in zip(risks, score.explain(names[1:-1], *cells, texts), strict=True):
+        assert sorted(one.source for one in reasons) == sorted(names)
+        found = {one.source: expit(one.log_odds) for one in reasons}
+        np.testing.assert_allclose([found[name] for name in names], own)
+        assert sum(one.share or 0.0 for one in reasons) == pytest.approx(1.0)
+    weighed = CauseScore(EMPTY_CARD, np.array([0.1, 0.2, 0.3, 0.4, 0.5]), -0.6)
+    expected = np.log(risks / (1 - risks)) @ [0.1, 0.2, 0.3, 0.4, 0.5] - 0.6
+    np.testing.assert_allclose(weighed.score(*cells), expected)
+
+
+def test_reasons_are_about_their_own_counterparty() -> None:
+    cells, texts = make_cells(1, n_counterparties=2), [("own", "of a", "of b", "row")]
+    (reasons,) = CauseScore(EMPTY_CARD).explain(("a", "b"), *cells, texts)
+    found = {one.source: one.text for one in reasons}
+    assert found == {"customer": "own", "a": "of a", "b": "of b", "transaction": "row"}
+
+
+def test_weights_are_one_for_each_cause() -> None:
+    for n_counterparties in (0, 1, 3):
+        for n_weights in range(1, 7):
+            score = CauseScore(EMPTY_CARD, np.ones(n_weights), 0.0)
+            if n_weights == 2 + n_counterparties:
+                score.check(1, (), n_counterparties)
+                continue
+            with pytest.raises(ValueError, match=f"not {2 + n_counterparties} numbers"):
+                score.check(1, (), n_counterparties)
 
 
 # ---- combination
@@ -390,11 +427,13 @@ EMPTY_CARD = Scorecard(
 )
 
 
-def make_cells(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_cells(
+    n: int, seed: int = 0, n_counterparties: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows whose only news are their causes: mostly small risks, a few large ones."""
     rng = np.random.default_rng(seed)
-    causes = np.zeros((n, len(CAUSES)))
-    for column in (INTRUDER, COMPROMISE):
+    causes = np.zeros((n, count_causes(n_counterparties)))
+    for column in (INTRUDER, *find_compromises(n_counterparties)):
         causes[:, column] = np.where(rng.random(n) < 0.1, rng.beta(1, 1, n), rng.beta(0.5, 200, n))
     return np.zeros((n, 1), np.float32), np.zeros((n, 0), np.int16), causes
 
@@ -460,7 +499,7 @@ def test_certain_causes_have_finite_log_odds() -> None:
     score = CauseScore(EMPTY_CARD)
     assert np.isfinite(score.score(continuous, categorical, causes)).all()
     texts = [("a", "b", "c")] * 3
-    for reasons in score.explain(TERMINAL, continuous, categorical, causes, texts):
+    for reasons in score.explain((TERMINAL,), continuous, categorical, causes, texts):
         assert sum(one.share or 0.0 for one in reasons) == pytest.approx(1.0)
         assert all(np.isfinite(one.log_odds) for one in reasons)
 
@@ -502,11 +541,12 @@ def test_the_digest_knows_the_chains_and_not_how_causes_combine() -> None:
     assert combine(made, [0.7, 1.2, 0.4], 0.0).digest_ == made.digest_
     chains = made.features_.plan.chains
     assert chains is not None
-    assert chains.compromise is not None
+    (compromise,) = chains.compromise
+    assert compromise is not None
     assert chains.intruder is not None
     for change in (
-        {"compromise": replace(chains.compromise, mean_days=5.0)},
-        {"compromise": None},
+        {"compromise": (replace(compromise, mean_days=5.0),)},
+        {"compromise": ()},
         {"intruder": replace(chains.intruder, share=0.5)},
         {"intruder": None},
     ):
@@ -569,7 +609,8 @@ def test_damaged_chains_are_refused(name: str, tmp_path: Path) -> None:
         features["chains"] = None
     else:
         for side, fields in changes.items():
-            features["chains"][side] |= fields
+            chain = features["chains"][side]
+            (chain[0] if side == "compromise" else chain).update(fields)
     rewrite(folder, features=features)
     with pytest.raises(BundleError):
         load(folder)

@@ -215,9 +215,8 @@ def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> 
 
     def known_later(**settings: bool) -> np.float32:
         state, _ = made.score_one(None, row | {"at": 0.0}, **settings)
-        _, found = made.features_.step(
-            FeatureState(None, state.counterparty), row | {"at": 60 * DAY}
-        )
+        before = FeatureState(None, state.counterparties)
+        _, found = made.features_.step(before, row | {"at": 60 * DAY})
         return found.continuous[known]
 
     assert known_later(label_follows=False) < known_later() == known_later(label_follows=True)
@@ -325,7 +324,7 @@ def test_the_selection_part_chooses_the_temperature_and_nothing_else_of_the_mode
 def test_fit_labels_matter_to_an_anchored_fit_only() -> None:
     """A file without a counterparty, whose risk would carry labels into the features."""
     frame = shop_frame(700, 3)
-    schema = replace(SHOP, counterparty=None)
+    schema = replace(SHOP, counterparties=())
     data = of_frame(frame, schema)
     split = time_split(data.transactions)
     hit = pl.Series(np.isin(np.arange(frame.height), data.transactions.file_rows[split.fit]))
@@ -606,9 +605,9 @@ def test_states_of_another_detector_are_refused() -> None:
     ]
     for other in others:
         with pytest.raises(DataError, match="made by another detector"):
-            other.score_one(DetectorState(state.customer, None), data_of("shop").rows[1])
+            other.score_one(DetectorState(state.customer), data_of("shop").rows[1])
         with pytest.raises(DataError, match="made by another detector"):
-            other.live.condition(DetectorState(state.customer, None), 1)
+            other.live.condition(DetectorState(state.customer), 1)
 
 
 def test_damaged_states_are_refused() -> None:
@@ -625,10 +624,10 @@ def test_damaged_states_are_refused() -> None:
         whole[:16] + b"\xff" * 24 + whole[40:],
     ):
         with pytest.raises(DataError):
-            made.score_one(DetectorState(broken, None), rows[1])
+            made.score_one(DetectorState(broken), rows[1])
     with pytest.raises(DataError, match="counterparty's state"):
         made.score_one(
-            DetectorState(None, b"not a record"),
+            DetectorState(None, (b"not a record",)),
             next(row for row in rows if row["shop"] is not None),
         )
 
@@ -662,9 +661,9 @@ def test_states_are_bytes_of_one_size_and_are_not_changed() -> None:
     state = DetectorState()
     sizes = set()
     for k, row in enumerate(rows[:12]):
-        before = state.customer, state.counterparty
-        state, _ = made.score_one(DetectorState(state.customer, None), row | {"at": k * DAY})
-        again, _ = made.score_one(DetectorState(before[0], None), row | {"at": k * DAY})
+        before = state.customer, state.counterparties
+        state, _ = made.score_one(DetectorState(state.customer), row | {"at": k * DAY})
+        again, _ = made.score_one(DetectorState(before[0]), row | {"at": k * DAY})
         assert again == state
         sizes.add(len(state.customer or b""))
     assert len(sizes) == 1

@@ -84,7 +84,7 @@ def test_growing_histories_are_not_drift() -> None:
     for moved, verdict in (([0, 1], STABLE), ([2], DRIFTED)):
         beliefs, rows, scores = traffic(3000, 2)
         rows[:, moved] += 3.0
-        made = DriftMonitor(REFERENCE, None, names)
+        made = DriftMonitor(REFERENCE, None, names, names[:2])
         made.add(beliefs, rows, scores)
         report = made.report(max_features=D)
         assert report.verdict == verdict

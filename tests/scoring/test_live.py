@@ -22,17 +22,18 @@ def test_a_batch_of_linked_transactions_equals_one_at_a_time() -> None:
     states: dict[object, bytes | None] = {}
     expected = []
     for i, (customer, row) in enumerate(zip(customers, rows, strict=True)):
-        shop = f"shop {row.counterparty}"
+        (name,) = row.counterparties
+        shop = f"shop {name}"
         previous[i, 0] = last.get(customer, -1)
-        if row.counterparty is not None:
+        if name is not None:
             previous[i, 1] = last.get(shop, -1)
             last[shop] = i
         last[customer] = i
-        known = None if row.counterparty is None else states.get(shop)
-        state, score = made.score_one(DetectorState(states.get(customer), known), row)
+        known = None if name is None else states.get(shop)
+        state, score = made.score_one(DetectorState(states.get(customer), (known,)), row)
         states[customer] = state.customer
-        if row.counterparty is not None:
-            states[shop] = state.counterparty
+        if name is not None:
+            (states[shop],) = state.counterparties
         expected.append((state, score))
     assert (previous >= 0).any(axis=0).all()
     steps = made.live.advance([DetectorState()] * len(rows), rows, [UNKNOWN] * len(rows), previous)

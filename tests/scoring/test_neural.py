@@ -30,7 +30,7 @@ def test_reasons_add_up_to_the_log_odds_and_name_the_inputs() -> None:
     made, data = neural()
     star, state = made.regimes.fraud_state, DetectorState()
     for row in data.rows[:6]:
-        state, score = made.score_one(DetectorState(state.customer, None), row, n_reasons=EVERY)
+        state, score = made.score_one(DetectorState(state.customer), row, n_reasons=EVERY)
         belief = np.array(score.belief)
         total = sum(reason.log_odds for reason in score.reasons)
         assert total == pytest.approx(

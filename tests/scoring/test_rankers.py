@@ -343,7 +343,7 @@ def test_the_detector_without_a_ranker_is_left_alone() -> None:
     assert plain_detector().calibration_.ranker is None
     state, _ = plain_detector().score_one(None, scored_shop().rows[0])
     ranked_detector("column").score_one(
-        DetectorState(state.customer, None), scored_shop().rows[1]
+        DetectorState(state.customer), scored_shop().rows[1]
     )  # the states are the same
 
 

@@ -360,8 +360,8 @@ def story() -> tuple[Detector, DetectorState]:
     )
     state = DetectorState()
     for row in data.rows[:30]:
-        state, _ = made.score_one(DetectorState(state.customer, None), row)
-    return made, DetectorState(state.customer, None)
+        state, _ = made.score_one(DetectorState(state.customer), row)
+    return made, DetectorState(state.customer)
 
 
 def told(
@@ -404,7 +404,8 @@ def test_words_say_what_is_known_of_a_counterparty(story: tuple[Detector, Detect
     assert texts[-1].endswith("of known transactions were fraud")
     endings = []
     for day in range(15, 17):
-        state = made.live.report_label(state, (day - 1) * DAY, 1)
+        told = made.live.report_label("shop", state.counterparties[0], (day - 1) * DAY, 1)
+        state = DetectorState(state.customer, (told,))
         _, score = made.score_one(state, row | {"at": (day + 9) * DAY}, n_reasons=EVERY)
         text = next(reason.text for reason in score.reasons if reason.source == "shop")
         endings.append(text.partition("were fraud")[2])
@@ -515,7 +516,7 @@ def test_no_live_row_is_too_strange_for_words(
     made, state = story
     for row in rows:
         try:
-            state, score = made.score_one(DetectorState(state.customer, None), row, n_reasons=EVERY)
+            state, score = made.score_one(DetectorState(state.customer), row, n_reasons=EVERY)
         except DataError:
             continue
         assert all(reason.text and reason.text == reason.text.strip() for reason in score.reasons)
@@ -566,7 +567,7 @@ def test_columns_named_like_facts_keep_their_terms() -> None:
         amount="paid",
         label="fraud",
         id="id",
-        counterparty="shop",
+        counterparties=("shop",),
         tracked=("amount", "history"),
     )
     data = of_frame(frame, schema)
@@ -574,7 +575,7 @@ def test_columns_named_like_facts_keep_their_terms() -> None:
         data.transactions, time_split(data.transactions)
     )
     state, _ = made.score_one(None, data.rows[0])
-    _, score = made.score_one(DetectorState(state.customer, None), data.rows[1], n_reasons=EVERY)
+    _, score = made.score_one(DetectorState(state.customer), data.rows[1], n_reasons=EVERY)
     belief = np.array(score.belief)
     star = made.regimes.fraud_state
     assert total(score) == pytest.approx(
@@ -613,7 +614,7 @@ def test_schemas_without_amount_label_time_of_day_or_names() -> None:
             continuous=("paid",),
             amount="paid",
             label="fraud",
-            counterparty="shop",
+            counterparties=("shop",),
         ),
     ):
         data = of_frame(frame, schema)

@@ -22,7 +22,7 @@ SCHEMA = Schema(
     amount="paid",
     label="fraud",
     id="id",
-    counterparty="shop",
+    counterparties=("shop",),
 )
 ORDERS = (2, 3, 4)
 

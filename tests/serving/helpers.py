@@ -140,8 +140,10 @@ def score_by_hand(
     states: dict[str, bytes | None] = {}
     scores = []
     for one in transactions:
-        state, score = made.score_one(DetectorState(*map(states.get, one.keys)), one.row)
-        states |= zip(one.keys, (state.customer, state.counterparty), strict=False)
+        customer, *others = one.arrange([states.get(key) for key in one.keys], None)
+        state, score = made.score_one(DetectorState(customer, tuple(others)), one.row)
+        records = state.customer, *state.counterparties
+        states |= {key: records[place] for key, place in zip(one.keys, one.places, strict=True)}
         scores.append(score)
     return scores, states
 

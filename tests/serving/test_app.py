@@ -313,9 +313,10 @@ def test_a_fraud_is_reported_to_the_counterparty_once(model: Path) -> None:
     with client(model, labels_update_belief=False) as api:
         api.post("/v1/score", json=row)
         first = api.post("/v1/labels", json=body).json()
-        assert first["counterparty"] == "fraud reported"
+        assert first["counterparties"] == {"shop": "fraud reported"}
         assert first["why_unchanged"] == "this service runs with --no-labels-update-belief"
-        assert api.post("/v1/labels", json=body).json()["counterparty"] == "unchanged"
+        again = api.post("/v1/labels", json=body).json()
+        assert again["counterparties"] == {"shop": "unchanged"}
         assert api.post("/v1/labels", json={**body, "label": 0}).json() == {
             "id": str(row["id"]),
             "customer": row["who"],
@@ -323,7 +324,7 @@ def test_a_fraud_is_reported_to_the_counterparty_once(model: Path) -> None:
             "changed": True,
             "belief": "unchanged",
             "why_unchanged": "only a transaction's first label changes the belief",
-            "counterparty": "unchanged",
+            "counterparties": {"shop": "unchanged"},
         }
 
 

@@ -201,8 +201,8 @@ def test_a_request_whose_sender_has_left_is_dropped(some: list[Transaction]) -> 
 def test_the_order_holds_however_often_another_process_is_faster(n_conflicts: int) -> None:
     """Others write a counterparty again and again while a customer's transactions wait."""
     made, whole = detector("shop"), transactions_of("shop")
-    own = [replace(one, counterparty="busy") for one in whole if one.customer == "c1"][:24]
-    others = [replace(one, counterparty="busy") for one in whole if one.customer != "c1"]
+    own = [replace(one, counterparties=("busy",)) for one in whole if one.customer == "c1"][:24]
+    others = [replace(one, counterparties=("busy",)) for one in whole if one.customer != "c1"]
 
     class Contested(MemoryStore):
         n_left = n_conflicts
@@ -288,8 +288,8 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
             id=str(n_sent[customer]),
             time=time,
             customer=customer,
-            counterparty=shop,
-            row=example.row._replace(time=time, counterparty=shop),
+            counterparties=(shop,),
+            row=example.row._replace(time=time, counterparties=(shop,)),
         )
 
     async def go() -> tuple[TroubledStore, list[tuple[Any, Any, bool]], list[tuple[Any, Any]]]:

@@ -16,7 +16,7 @@ from tests.features.sample_data import DAY
 from tests.scoring.chains import AMOUNT, TERMINAL, chains_detector, payments, with_labels
 from tests.serving.helpers import MemoryStore, client, decode_response
 from turncoat.data.transactions import Transactions
-from turncoat.features.chains import COMPROMISE, INTRUDER
+from turncoat.features.chains import INTRUDER, find_compromises
 from turncoat.serving.decoding import Label, TransactionDecoder
 from turncoat.serving.history import ScoreHistory
 from turncoat.serving.maintenance import replay
@@ -106,7 +106,7 @@ def test_a_reported_label_reaches_the_counterparty_s_chain(model: Path) -> None:
             if (id := answers[-1]["id"]) in told:
                 body = {"id": id, "customer": str(keys[places[id]]), "label": 1}
                 news.append(api.post("/v1/labels", json=body).json())
-    assert [one["counterparty"] for one in news] == ["fraud reported"] * 2
+    assert [one["counterparties"] for one in news] == [{TERMINAL: "fraud reported"}] * 2
     found = np.array([one["probability"] for one in answers])
     order = [places[one["id"]] for one in answers]
     np.testing.assert_allclose(found, expected.probability[order], atol=1e-6)
@@ -137,7 +137,7 @@ def test_the_log_carries_what_the_customer_s_side_explains(kind: str) -> None:
     expected = dict(zip(map(str, transactions.ids), panel.causes[:, INTRUDER], strict=True))
     assert len(entries) == len(expected) == 150
     for entry in entries:
-        logged = unpack_log_content(entry.content).intruder
+        (logged,) = unpack_log_content(entry.content).explained
         assert logged == pytest.approx(expected[entry.transaction_id], abs=1e-9)
     assert max(expected.values()) > 0
 
@@ -162,7 +162,7 @@ def test_a_label_is_weighed_with_the_intruder_of_its_transaction() -> None:
             await process(store, "chains", [Label(sent[-1].customer, sent[-1].id, 1)])
             (response,) = await process(store, "chains", [next_one])
             assert response.steps is not None
-            return float(response.steps.causes[response.row, COMPROMISE])
+            return float(response.steps.causes[response.row, find_compromises(1)[0]])
 
         beliefs.append(asyncio.run(go()))
     plain, explained = beliefs
@@ -193,7 +193,7 @@ def test_counterparties_are_rebuilt_from_the_log(is_replayed: bool) -> None:
     made, (transactions, rows) = chains_detector(), first_rows()
     labels = np.asarray(transactions.labels)
     keys = transactions.customers[transactions.customer_codes]
-    names = [counterparty_key(name) for name in transactions.categories[TERMINAL].values]
+    names = [counterparty_key(TERMINAL, name) for name in transactions.categories[TERMINAL].values]
 
     async def go() -> tuple[dict[str, bytes], dict[str, bytes | None]]:
         store = MemoryStore()

@@ -411,9 +411,9 @@ def test_customers_and_second_parties_move_together_under_two_workers(
         for task in [pool.submit(send, rows[writer::4]) for writer in range(4)]:
             task.result()
     shops = sorted({row["shop"] for row in rows if "shop" in row})
-    found = records(store, [counterparty_key(name) for name in shops])
+    found = records(store, [counterparty_key("shop", name) for name in shops])
     for name in shops:
         numbers = np.frombuffer(
-            found[counterparty_key(name)].state, np.float64, 1, 8
+            found[counterparty_key("shop", name)].state, np.float64, 1, 8
         )  # how many were counted
         assert numbers[0] == sum(row.get("shop") == name for row in rows)

@@ -13,7 +13,6 @@ import pytest
 
 from tests.scoring.detectors import detector
 from tests.serving.helpers import MemoryStore, bundle, decode_response, transactions_of
-from turncoat.scoring import DetectorState
 from turncoat.serving.batcher import MicroBatcher
 from turncoat.serving.decoding import Label, Transaction
 from turncoat.serving.records import counterparty_key, unpack_record
@@ -30,7 +29,10 @@ replace = msgspec.structs.replace
 def own() -> list[Transaction]:
     """Six transactions of one customer with one counterparty."""
     whole = [one for one in transactions_of("shop") if one.customer == "c1"][:6]
-    return [replace(one, counterparty="s", row=one.row._replace(counterparty="s")) for one in whole]
+    return [
+        replace(one, counterparties=("s",), row=one.row._replace(counterparties=("s",)))
+        for one in whole
+    ]
 
 
 class SlowStore(MemoryStore):
@@ -52,7 +54,7 @@ class SlowStore(MemoryStore):
 
 
 async def read_counterparty(store: MemoryStore, name: str = "s") -> bytes:
-    key = counterparty_key(name)
+    key = counterparty_key("shop", name)
     return unpack_record(key, (await store.read_records([key]))[key].data).state
 
 
@@ -71,7 +73,7 @@ def test_concurrent_labels_of_a_service_report_a_fraud_once(
         async with service.running():
             again = [service.registry.current.decoder.decode(one.body) for one in own]
             again = [
-                replace(one, counterparty="s", row=one.row._replace(counterparty="s"))
+                replace(one, counterparties=("s",), row=one.row._replace(counterparties=("s",)))
                 for one in again
             ]
             await asyncio.gather(*map(service.batcher.submit, again))
@@ -81,12 +83,11 @@ def test_concurrent_labels_of_a_service_report_a_fraud_once(
             after = await read_counterparty(store)
         expected = [before]
         for one in own:
-            state = made.live.report_label(DetectorState(None, expected[-1]), one.time, 1)
-            expected.append(state.counterparty or b"")
+            expected.append(made.live.report_label("shop", expected[-1], one.time, 1))
         return responses, after, expected
 
     responses, after, expected = asyncio.run(go())
-    assert sum(one.counterparty == "fraud reported" for one in responses) == len(own)
+    assert sum(one.counterparties == {"shop": "fraud reported"} for one in responses) == len(own)
     assert sum(one.changed for one in responses) == len(own)
     assert after == expected[-1] != expected[0]
 
@@ -105,12 +106,12 @@ def test_concurrent_labels_of_several_processes_report_a_fraud_once(
         label = Label("c1", own[2].id, 1)
         work = (BeliefUpdater(store).process_batch(made, [label]) for _ in range(n_labels))
         found = [response for (response,) in await asyncio.gather(*work)]
-        once = made.live.report_label(DetectorState(None, before), own[2].time, 1).counterparty
-        return found, await read_counterparty(store), once or b""
+        once = made.live.report_label("shop", before, own[2].time, 1)
+        return found, await read_counterparty(store), once
 
     found, after, once = asyncio.run(go())
     assert after == once
-    assert [one.counterparty for one in found].count("fraud reported") == 1
+    assert [one.counterparties["shop"] for one in found].count("fraud reported") == 1
     assert [one.changed for one in found].count(True) == 1
 
 
@@ -137,7 +138,7 @@ def test_labels_keep_their_place_among_the_transactions(
     for one, other in zip(expected, found, strict=True):
         if isinstance(one, LabelResponse):
             assert one == other
-            assert (one.belief, one.counterparty) == ("conditioned", "fraud reported")
+            assert (one.belief, one.counterparties["shop"]) == ("conditioned", "fraud reported")
         else:
             assert decode_response(one) == decode_response(other)
 

@@ -46,7 +46,7 @@ def fitted(maturity: float, n_states: int = 3) -> Detector:
 
 
 async def read_counterparties(store: MemoryStore, transactions: Transactions) -> dict[str, bytes]:
-    keys = [counterparty_key(name) for name in transactions.categories["shop"].values]
+    keys = [counterparty_key("shop", name) for name in transactions.categories["shop"].values]
     found = await store.read_records(keys)
     return {key: unpack_record(key, record.data).state for key, record in found.items()}
 
@@ -124,7 +124,7 @@ def test_labels_told_late_leave_the_records_of_a_replay(order: int) -> None:
         return told, [*found, {key: state or b"" for key, (state, _) in rebuilt.items()}]
 
     told, (live, replayed, again, rebuilt) = asyncio.run(go())
-    effects = {(one.label, one.counterparty) for one in told}
+    effects = {(one.label, one.counterparties.get("shop")) for one in told}
     assert effects == {(0, "genuine reported"), (1, "fraud reported"), (0, None), (1, None)}
     assert live == replayed
     assert rebuilt == again
@@ -142,7 +142,7 @@ def test_a_genuine_label_says_nothing_new_without_maturity() -> None:
         return await updater.process_batch(made, [Label(sent.customer, sent.id, 0)])
 
     (told,) = asyncio.run(go())
-    assert (told.changed, told.counterparty) == (True, "unchanged")
+    assert (told.changed, told.counterparties) == (True, {"shop": "unchanged"})
 
 
 def test_the_label_of_a_late_transaction_counts_on_the_day_it_counted() -> None:
@@ -161,7 +161,7 @@ def test_the_label_of_a_late_transaction_counts_on_the_day_it_counted() -> None:
         updater = BeliefUpdater(store, UpdatePolicy(late="apply"))
         for batch in batches:
             await updater.process_batch(made, batch)
-        key = counterparty_key(row["shop"])
+        key = counterparty_key("shop", row["shop"])
         return unpack_record(key, (await store.read_records([key]))[key].data).state
 
     for label in (0, 1):

@@ -229,7 +229,7 @@ def test_a_late_transaction_is_scored_with_the_belief_of_its_time_and_changes_no
                 assert late["belief_source"] == ("new" if held_back == 0 else "logged")
                 assert late["n_seen"] == held_back + 1
                 alone, _ = score_by_hand(made, some[: held_back + 1])
-                if some[held_back].counterparty is None:
+                if some[held_back].counterparties == (None,):
                     assert (
                         late["belief"] == list(alone[-1].belief) == list(scores[held_back].belief)
                     )
@@ -245,10 +245,10 @@ def test_a_late_transaction_is_scored_with_the_counterparty_of_its_time() -> Non
     made = detector("handbook")
     some = transactions_of("handbook")
     busiest = max(
-        {one.counterparty for one in some},
-        key=lambda counterparty: sum(one.counterparty == counterparty for one in some),
+        {one.counterparties for one in some},
+        key=lambda named: sum(one.counterparties == named for one in some),
     )
-    own = [one for one in some if one.counterparty == busiest][:20]
+    own = [one for one in some if one.counterparties == busiest][:20]
     held_back = own[9]
     rest = [one for one in own if one is not held_back] + [
         replace(own[-1], id="x", customer=held_back.customer)
@@ -257,14 +257,14 @@ def test_a_late_transaction_is_scored_with_the_counterparty_of_its_time() -> Non
     process(made, [rest], store)
     [late] = process(made, [[held_back]], store)
     assert late["late"]
-    assert late["counterparty_source"] == "logged"
+    assert late["counterparty_sources"] == {"TERMINAL_ID": "logged"}
     expected, _ = score_by_hand(made, own[:10])
     assert late["belief"] == pytest.approx(list(expected[-1].belief), abs=1e-12)
 
 
 def test_many_late_transactions_of_one_time_get_the_same_belief() -> None:
     made = detector("shop")
-    one = next(one for one in transactions_of("shop") if one.counterparty is None)
+    one = next(one for one in transactions_of("shop") if one.counterparties == (None,))
     first, last = changed(one, id="first", at=0.0), changed(one, id="last", at=1e6)
     store = MemoryStore()
     process(made, [[first, last]], store)
@@ -305,7 +305,7 @@ def test_a_late_transaction_does_not_see_the_counterpartys_future() -> None:
 
     late = asyncio.run(go())
     expected, _ = score_by_hand(made, [at("a", 10.0), at("c", 15.0)])
-    assert late["counterparty_source"] == "logged"
+    assert late["counterparty_sources"] == {"TERMINAL_ID": "logged"}
     assert late["probability"] == pytest.approx(expected[-1].probability, abs=1e-12)
     assert [(why["text"], why["log_odds"]) for why in late["reasons"]] == [
         (why.text, why.log_odds) for why in expected[-1].reasons
@@ -379,8 +379,8 @@ def test_a_counterparty_is_rebuilt_exactly() -> None:
     process(new, [some[:-1]], fresh)
     [answer] = process(new, [[some[-1]]], store)
     process(new, [[some[-1]]], fresh)
-    assert answer["counterparty_source"] == "rebuilt"
-    key = counterparty_key(str(some[-1].counterparty))
+    assert answer["counterparty_sources"] == {"TERMINAL_ID": "rebuilt"}
+    key = counterparty_key("TERMINAL_ID", str(some[-1].counterparties[0]))
     assert read_records(store)[key].state == read_records(fresh)[key].state
 
 
@@ -389,7 +389,7 @@ def test_a_rebuild_includes_labels() -> None:
     some = [
         one
         for one in transactions_of("shop")
-        if one.customer == "c1" and one.counterparty is not None
+        if one.customer == "c1" and one.counterparties != (None,)
     ][:8]
     store, fresh = MemoryStore(), MemoryStore()
 
@@ -402,11 +402,11 @@ def test_a_rebuild_includes_labels() -> None:
     asyncio.run(go(new, fresh))
     [answer] = process(new, [[some[-1]]], store)
     process(new, [[some[-1]]], fresh)
-    assert answer["belief_source"] == answer["counterparty_source"] == "rebuilt" or some[
-        -1
-    ].counterparty not in {one.counterparty for one in some[:-1]}
-    key = counterparty_key(str(some[-2].counterparty))
-    if some[-1].counterparty == some[-2].counterparty:
+    assert answer["belief_source"] == "rebuilt"
+    if some[-1].counterparties in {one.counterparties for one in some[:-1]}:
+        assert answer["counterparty_sources"] == {"shop": "rebuilt"}
+    key = counterparty_key("shop", str(some[-2].counterparties[0]))
+    if some[-1].counterparties == some[-2].counterparties:
         assert read_records(store)[key].state == read_records(fresh)[key].state
     [untaught] = process(new, [some], MemoryStore())[-1:]
     assert answer["belief"] != untaught["belief"]
@@ -417,7 +417,7 @@ def test_a_label_right_after_a_new_model_is_not_lost() -> None:
     some = [
         one
         for one in transactions_of("shop")
-        if one.customer == "c1" and one.counterparty is not None
+        if one.customer == "c1" and one.counterparties != (None,)
     ][:4]
     store, fresh = MemoryStore(), MemoryStore()
 
@@ -428,8 +428,8 @@ def test_a_label_right_after_a_new_model_is_not_lost() -> None:
 
     outcome = asyncio.run(go(old, store))
     asyncio.run(go(new, fresh))
-    assert (outcome.belief, outcome.counterparty) == ("conditioned", "fraud reported")
-    key = counterparty_key(str(some[-1].counterparty))
+    assert (outcome.belief, outcome.counterparties["shop"]) == ("conditioned", "fraud reported")
+    key = counterparty_key("shop", str(some[-1].counterparties[0]))
     assert read_records(store)[key].state == read_records(fresh)[key].state
 
 
@@ -614,7 +614,7 @@ def test_conflicting_writes_are_retried_and_count_once() -> None:
             )
             return [False if wait else next(written) for wait in theirs]
 
-    lonely = [replace(other, counterparty=None) for other in transactions_of("shop", 30)]
+    lonely = [replace(other, counterparties=(None,)) for other in transactions_of("shop", 30)]
     theirs = sum(other.customer == one.customer for other in lonely)
     store = Busy()
     answers = process(made, [lonely], store)

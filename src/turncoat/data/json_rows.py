@@ -63,7 +63,7 @@ class RowDecoder:
         self._numbers = slice(first, first + len(schema.continuous))
         self._names = _make_getter([index[column] for column in schema.categorical])
         self._habits = _make_getter([index[column] for column in schema.tracked])
-        self._counterparty = None if schema.counterparty is None else index[schema.counterparty]
+        self._counterparties = tuple(index[column] for column in schema.counterparties)
         self._id, self._time = index[self.id_field], index[schema.time]
         self._customer = tuple(index[column] for column in schema.customer)
 
@@ -81,13 +81,13 @@ class RowDecoder:
         else:
             named = dict(zip(self._fields, values, strict=True))
             customer = parse_customer(schema, named, time)
-        place = self._counterparty
-        counterparty = None if place is None else normalize_category(values[place])
+        counterparties = tuple([normalize_category(values[i]) for i in self._counterparties])
         cells = values[self._numbers]
         numbers = pack_numbers(len(cells), cells)
         if numbers is None:  # some are null
             numbers = np.array([math.nan if cell is None else cell for cell in cells], np.float64)
-        row = TransactionRow(time, numbers, self._names(values), self._habits(values), counterparty)
+        texts = self._names(values), self._habits(values)
+        row = TransactionRow(time, numbers, *texts, counterparties)
         return DecodedRow(str(values[self._id]), customer, row, sent_time, decoded)
 
     def encode(self, fields: Any, customer: str) -> bytes:

@@ -35,7 +35,7 @@ class TransactionRow(NamedTuple):
     numbers: Array  # [continuous columns] float64; NaN is missing
     categories: Sequence[Any]  # [categorical columns] in any spelling; None is missing
     tracked: Sequence[Any]  # [tracked columns]
-    counterparty: str | None
+    counterparties: tuple[str | None, ...]  # [counterparties] names; None is missing
 
 
 def parse_texts_as_times(values: pl.Series, time_format: str | None) -> pl.Series:
@@ -78,11 +78,9 @@ def parse_row(schema: Schema, row: Mapping[str, Any]) -> TransactionRow:
         found = type(row).__name__
         raise DataError(f"a live row must map column names to values; found {found}. Give a dict")
     time, numbers = parse_time(schema, row), parse_numbers(schema.continuous, row)
-    counterparty = None
-    if schema.counterparty is not None:
-        counterparty = normalize_category(row.get(schema.counterparty))
+    counterparties = tuple(normalize_category(row.get(name)) for name in schema.counterparties)
     texts = tuple(map(row.get, schema.categorical)), tuple(map(row.get, schema.tracked))
-    return TransactionRow(time, numbers, *texts, counterparty)
+    return TransactionRow(time, numbers, *texts, counterparties)
 
 
 def parse_time(schema: Schema, row: Mapping[str, Any]) -> float:

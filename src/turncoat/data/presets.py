@@ -53,7 +53,7 @@ def _handbook_schema() -> Schema:
         label="TX_FRAUD",
         amount="TX_AMOUNT",
         continuous=("TX_AMOUNT",),
-        counterparty="TERMINAL_ID",
+        counterparties=("TERMINAL_ID",),
         tracked=("TERMINAL_ID",),
     )
 

@@ -11,8 +11,8 @@ from turncoat.errors import ConfigError
 
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_LISTS = ("customer", "continuous", "categorical", "tracked")
-_ROLES = ("customer", "customer_age", "time", "id", "label", "amount", "counterparty", *_LISTS[1:])
+_LISTS = ("customer", "counterparties", "continuous", "categorical", "tracked")
+_ROLES = ("customer", "customer_age", "time", "id", "label", "amount", *_LISTS[1:])
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Schema:
     # Days after the label delay from which an unlabelled transaction counts as genuine.
     label_maturity_days: float = 0.0
     id: str | None = None  # unique per transaction; by default the row number
-    counterparty: str | None = None  # has a history of its own: terminal, merchant
+    counterparties: tuple[str, ...] = ()  # each has a history of its own: terminal, device
     tracked: tuple[str, ...] = ()  # new and changed values become features: device, e-mail
     time_unit: str = "s"  # of numeric times
     time_format: str | None = None  # of text times, as in strptime; by default ISO dates
@@ -71,7 +71,7 @@ class Schema:
                 other = roles.setdefault(column, role)
                 if other != role:
                     raise self._error(f"column {column!r} is both {other} and {role}. Keep one")
-        for role in ("customer", "tracked", "counterparty", "customer_age"):
+        for role in ("customer", "tracked", "counterparties", "customer_age"):
             allowed = "continuous" if role == "customer_age" else "categorical"
             for column in self._columns_of(role):
                 if (other := roles.get(column, allowed)) != allowed:
@@ -82,7 +82,7 @@ class Schema:
             raise self._error(f"label_maturity_days is {days!r}; {rule}")
         object.__setattr__(self, "label_maturity_days", float(days))
         age = self.customer_age
-        if age is not None and age in self._columns_of("customer", "tracked", "counterparty"):
+        if age is not None and age in self._columns_of("customer", "tracked", "counterparties"):
             raise self._error(f"customer_age {age!r} is a number; it cannot be a category too")
 
     def _error(self, problem: str) -> ConfigError:
@@ -101,13 +101,13 @@ class Schema:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column in use, once."""
-        texts = "customer", "id", "time", "label", "counterparty", "customer_age"
+        texts = "customer", "id", "time", "label", "counterparties", "customer_age"
         return self._columns_of(*texts, "continuous", "categorical", "tracked")
 
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns read as categories or keys, not as numbers."""
-        return self._columns_of("customer", "counterparty", "categorical", "tracked")
+        return self._columns_of("customer", "counterparties", "categorical", "tracked")
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as a TOML table, without defaults."""
@@ -123,6 +123,9 @@ class Schema:
         values = dict(table)
         known = [f.name for f in fields(cls)]
         for key, value in values.items():
+            if key == "counterparty":
+                remedy = f'Write `counterparties = ["{value}"]`'
+                raise ConfigError(f"{source}: `counterparty` is now a list. {remedy}")
             if key not in known:
                 settings = ", ".join(known)
                 raise ConfigError(f"{source}: unknown setting {key!r}; a schema has {settings}")

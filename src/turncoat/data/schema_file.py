@@ -28,7 +28,7 @@ _MEANINGS = {  # in the order in which settings are written
     "label_maturity_days": "after the label delay, until an unlabelled row counts as genuine",
     "id": "unique per transaction",
     "amount": "the amount, one of the continuous columns",
-    "counterparty": "terminal or merchant, with a history of its own",
+    "counterparties": "terminal, merchant or device, each with a history of its own",
     "customer_age": "days since the customer's first use",
     "continuous": "numbers to learn from",
     "categorical": "categories to learn from",

@@ -72,7 +72,7 @@ def fill_raw(
 
 
 def compute_causes(plan: FeaturePlan, transactions: Transactions) -> Array:
-    """Outputs of the plan's chains [N, 8], without the features."""
+    """Outputs of the plan's chains [N, causes], without the features."""
     causes = engineer_features(plan, transactions, count_missing(transactions))[2]
     return np.ascontiguousarray(causes.T)
 
@@ -82,7 +82,8 @@ def engineer_features(
 ) -> tuple[Array, Array, Array]:
     """Unscaled continuous [F, N] and categorical [C, N] features and causes, from empty states.
 
-    Causes are [8, N] with the columns `chains.CAUSES`, all 0 for a side without a chain.
+    Causes are [4 + 4 C, N] for C counterparties, all 0 for a side without a chain. A counterparty
+    is told how far the intruder and the counterparties before it explain a fraud.
     """
     schema, rows, times = transactions.schema, transactions.file_rows, transactions.times
     amounts = np.full(transactions.n_rows, np.nan)
@@ -95,25 +96,26 @@ def engineer_features(
         hashes[:, h] = by_code[column.codes[rows]]
     values = np.empty((len(plan.engineered_continuous), transactions.n_rows))
     codes = np.empty((len(plan.engineered_categorical), transactions.n_rows), np.int8)
-    own, time, counterparty = plan.split_groups(values, codes)
+    own, time, *others = plan.split_groups(values, codes)
     payments = history.Payments(times, amounts, n_missing, hashes)
     history.replay_customers(transactions.offsets, payments, *own)
     history.compute_all_time_features(payments, *time)
-    causes = np.zeros((len(chains.CAUSES), transactions.n_rows))
+    causes = np.zeros((chains.count_causes(len(others)), transactions.n_rows))
     if plan.chains is not None and plan.chains.intruder is not None:
         customers = transactions.offsets, times, amounts
         replay_intruder(*customers, plan.chains.intruder.tables, causes[: chains.N_OWN])
-    if plan.has_counterparty:
-        who = transactions.categories[str(schema.counterparty)].codes[rows]
-        labels = transactions.labels
-        if labels is None:
-            labels = np.full(transactions.n_rows, counterparties.NEVER, np.int8)
-        ids = transactions.ids
-        rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
+    if not others:
+        return values, codes, causes
+    labels, ids = transactions.labels, transactions.ids
+    if labels is None:
+        labels = np.full(transactions.n_rows, counterparties.NEVER, np.int8)
+    rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
+    explained = causes[chains.INTRUDER].copy()
+    for place, output in enumerate(others):
+        who = transactions.categories[plan.counterparties[place]].codes[rows]
         order = np.lexsort((rank, times, who))
-        tracked = np.ascontiguousarray(hashes[:, plan.counterparty_tracked])
-        payments, rules = payments._replace(tracked=tracked), plan.risk_rules
-        output = *counterparty, causes[chains.N_OWN :]
-        explained = causes[chains.INTRUDER]
-        counterparties.replay_counterparties(order, who, payments, labels, explained, rules, output)
+        tracked = np.ascontiguousarray(hashes[:, plan.counterparty_tracked[place]])
+        data, rules = payments._replace(tracked=tracked), plan.risk_rules[place]
+        found = *output, causes[chains.select_causes(place)]
+        counterparties.replay_counterparties(order, who, data, labels, explained, rules, found)
     return values, codes, causes

@@ -31,9 +31,11 @@ from turncoat.numerics.jit import jit_exact
 # Columns of the counterparty: P(fraud because of it), P(compromised), and the frauds known there
 # since the last genuine transaction, with the days since the first of them.
 COUNTERPARTY_OUTPUTS = ("compromise", "compromised", "run_frauds", "run_days")
-CAUSES = (*intruder.OUTPUTS, *COUNTERPARTY_OUTPUTS)
-INTRUDER, COMPROMISE = CAUSES.index("intruder"), CAUSES.index("compromise")
-N_OWN = len(intruder.OUTPUTS)
+INTRUDER, COMPROMISE_OUTPUT = (
+    intruder.OUTPUTS.index("intruder"),
+    COUNTERPARTY_OUTPUTS.index("compromise"),
+)
+N_OWN, N_EACH = len(intruder.OUTPUTS), len(COUNTERPARTY_OUTPUTS)
 MEMORY_DAYS = 30.0  # for which a label that comes late still changes the counterparty's belief
 
 # A compromise record: the step before its ring, the beliefs at the end of that step and at the end
@@ -103,18 +105,64 @@ class CompromiseChain:
             raise ValueError("a compromise chain with impossible parameters")
 
 
+def count_causes(n_counterparties: int) -> int:
+    """Columns of a panel's causes: the customer's, then those of each counterparty in order."""
+    return N_OWN + N_EACH * n_counterparties
+
+
+def select_causes(place: int) -> slice:
+    """The columns of one counterparty among the causes."""
+    return slice(N_OWN + N_EACH * place, N_OWN + N_EACH * (place + 1))
+
+
+def find_compromises(n_counterparties: int) -> list[int]:
+    """The columns P(fraud because of each counterparty) among the causes."""
+    return [select_causes(place).start + COMPROMISE_OUTPUT for place in range(n_counterparties)]
+
+
+def add_cause(explained: Array, risk: Array) -> Array:
+    """How far causes explain a fraud, together with one more cause of this risk."""
+    return explained + (1.0 - explained) * risk
+
+
+add_cause_compiled = jit_exact(add_cause)
+
+
+def explain_labels(causes: Array) -> Array:
+    """How far other causes explain a fraud at each counterparty [N, C], from causes [N, 4 + 4 C].
+
+    These are the intruder and the counterparties before it, so that every counterparty's record
+    can be told in one pass.
+    """
+    compromises = find_compromises((causes.shape[1] - N_OWN) // N_EACH)
+    explained = np.empty((len(causes), len(compromises)))
+    so_far = causes[:, INTRUDER]
+    for place, column in enumerate(compromises):
+        explained[:, place] = so_far
+        so_far = add_cause(so_far, causes[:, column])
+    return explained
+
+
 @dataclass(frozen=True, eq=False)
 class Chains:
     """The chains of fitted features; None for a side that has none."""
 
     intruder: IntruderChain | None = None
-    compromise: CompromiseChain | None = None
+    compromise: tuple[CompromiseChain | None, ...] = ()  # one per counterparty; () if all are None
 
     def check(self) -> None:
         """Raise ValueError if a parameter is impossible."""
-        for chain in (self.intruder, self.compromise):
+        for chain in (self.intruder, *self.compromise):
             if chain is not None:
                 chain.check()
+
+    def expand(self, n_counterparties: int) -> Chains:
+        """The chains with one entry per counterparty; ValueError if they are others'."""
+        compromise = self.compromise or (None,) * n_counterparties
+        if len(compromise) != n_counterparties:
+            found = f"chains of {len(compromise)} counterparties"
+            raise ValueError(f"{found} for a schema with {n_counterparties}")
+        return Chains(self.intruder, compromise)
 
     @property
     def intruder_tables(self) -> IntruderTables:
@@ -125,19 +173,12 @@ class Chains:
         return IntruderTables(0.0, 1.0, 0.0, intruder.IDENTITY, 1.0, *nothing)
 
     @property
-    def compromise_tables(self) -> CompromiseTables:
-        """Tables of the counterparty's chain; without one, no initial probabilities."""
-        if self.compromise is not None:
-            return self.compromise.tables
-        return CompromiseTables(0.0, 0.0, np.empty(0), np.empty((0, 0, 0)))
-
-    @property
     def layout(self) -> tuple[Any, ...]:
         """What stored records depend on."""
-        own, other = self.intruder, self.compromise
+        own, others = self.intruder, self.compromise
         return (
             None if own is None else (own.scale, own.unit),
-            None if other is None else (other.n_phases, other.memory_days),
+            tuple(None if each is None else (each.n_phases, each.memory_days) for each in others),
         )
 
     @property
@@ -145,45 +186,53 @@ class Chains:
         """Numbers in a customer's record."""
         return 0 if self.intruder is None else intruder.STATE_SIZE
 
-    def compromise_size(self, waiting_s: float) -> int:
-        """Numbers in a counterparty's record, where labels count after at most `waiting_s`."""
-        chain = self.compromise
-        if chain is None:
-            return 0
-        n_waiting = math.ceil(waiting_s / intruder.DAY * STEPS_PER_DAY) + 2
-        n_steps = n_waiting + math.ceil(chain.memory_days * STEPS_PER_DAY)
-        return _BELIEFS + 2 * (chain.n_phases + 1) + n_steps
+
+def list_compromise_tables(chain: CompromiseChain | None) -> CompromiseTables:
+    """Tables of a counterparty's chain; without one, no initial probabilities."""
+    if chain is not None:
+        return chain.tables
+    return CompromiseTables(0.0, 0.0, np.empty(0), np.empty((0, 0, 0)))
+
+
+def count_compromise_numbers(chain: CompromiseChain | None, waiting_s: float) -> int:
+    """Numbers in a counterparty's record, where labels count after at most `waiting_s`."""
+    if chain is None:
+        return 0
+    n_waiting = math.ceil(waiting_s / intruder.DAY * STEPS_PER_DAY) + 2
+    n_steps = n_waiting + math.ceil(chain.memory_days * STEPS_PER_DAY)
+    return _BELIEFS + 2 * (chain.n_phases + 1) + n_steps
 
 
 def pack_chains(chains: Chains | None) -> tuple[dict[str, Any] | None, dict[str, Array]]:
     """Chains as plain content and arrays."""
     if chains is None:
         return None, {}
-    sides = {"intruder": chains.intruder, "compromise": chains.compromise}
-    content = {name: None if side is None else _list_fields(side) for name, side in sides.items()}
+    own, others = _list_fields(chains.intruder), [_list_fields(one) for one in chains.compromise]
     arrays: dict[str, Array] = {}
-    if content["intruder"] is not None:
+    if own is not None:
         for name in ("prior", "log_ratios"):
-            arrays[f"intruder.{name}"] = content["intruder"].pop(name)
-    return content, arrays
+            arrays[f"intruder.{name}"] = own.pop(name)
+    return {"intruder": own, "compromise": others}, arrays
 
 
 def unpack_chains(content: dict[str, Any] | None, arrays: dict[str, Array]) -> Chains | None:
     """Chains from the result of `pack_chains`; raises ValueError or TypeError if invalid."""
     if content is None:
         return None
-    own, other = content["intruder"], content["compromise"]
+    own, others = content["intruder"], content["compromise"]
     if own is not None:
         own = {**own, **{name: arrays[f"intruder.{name}"] for name in ("prior", "log_ratios")}}
     chains = Chains(
         None if own is None else IntruderChain(**own),
-        None if other is None else CompromiseChain(**other),
+        tuple(None if other is None else CompromiseChain(**other) for other in others),
     )
     chains.check()
     return chains
 
 
-def _list_fields(side: IntruderChain | CompromiseChain) -> dict[str, Any]:
+def _list_fields(side: IntruderChain | CompromiseChain | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
     return {name: getattr(side, name) for name in type(side).__dataclass_fields__}
 
 

@@ -1,4 +1,4 @@
-"""Features of the counterparty, a terminal or merchant: its history and its fraud risk.
+"""Features of a counterparty, such as a terminal or device: its history and its fraud risk.
 
 Time passes in steps of six hours. A label counts once its transaction's step ended `delay` seconds
 ago. A transaction without a label counts as genuine `maturity` seconds later. Until then the counts
@@ -25,11 +25,10 @@ State: TypeAlias = tuple[Array, Array, Array, Array]  # numbers, seen, risk and 
 Features: TypeAlias = tuple[Array, Array, Array]  # values, codes and causes
 RISK_WINDOWS = ("day", "week", "month")
 CONTINUOUS = (
-    *(f"counterparty_{name}" for name in history.CONTINUOUS),
-    *(f"counterparty_risk_{window}" for window in RISK_WINDOWS),
-    *(f"counterparty_known_{window}" for window in RISK_WINDOWS),
-    "counterparty_since_genuine", "counterparty_since_run", "counterparty_since_label",
-    "counterparty_run_frauds",
+    *history.CONTINUOUS,
+    *(f"risk_{window}" for window in RISK_WINDOWS),
+    *(f"known_{window}" for window in RISK_WINDOWS),
+    "since_genuine", "since_run", "since_label", "run_frauds",
 )  # fmt: skip
 N_CONTINUOUS = len(CONTINUOUS)
 PRIOR_ROWS = 5.0  # weight of the overall fraud rate in every counterparty's risk, in transactions
@@ -140,8 +139,8 @@ def report_label(
 
     In a step that has not matured, the label has the effect that it would have had from the start.
     Later, the transaction has counted as genuine, and a fraud is added to the decayed totals. The
-    chain remembers steps for longer. `explained` is the probability that the customer's side makes
-    the transaction fraud.
+    chain remembers steps for longer. `explained` is the probability that other causes make the
+    transaction fraud.
     """
     step = math.floor(time / _STEP)
     frauds = 1.0 if label == 1 else 0.0
@@ -180,8 +179,8 @@ def advance_counterparty(
     """Compute a transaction's counterparty features, then add it to the counterparty's state.
 
     Writes the `row`: values [28], codes [1 + 2 tracked] and causes [4]. The label is 0, 1, UNKNOWN
-    or NEVER; `explained` is the probability that the customer's side makes it 1. Neither affects
-    the row's own features.
+    or NEVER; `explained` is the probability that other causes make it 1. Neither affects the row's
+    own features.
     """
     (numbers, seen, risk, compromise), (values, codes, causes) = state, row
     delay, maturity, base_rate, _, _, chain = rules
@@ -242,7 +241,7 @@ def replay_counterparties(
 
     Writes values [28, N], codes [1 + 2 tracked, N] and causes [4, N]. Labels [N] are passed with
     their rows, which has no effect before they count. A row without a counterparty (-1) has no
-    features.
+    features. What the counterparty explains of each row is added to `explained` [N].
     """
     (times, amounts, n_missing, tracked), (values, codes, causes) = payments, output
     numbers, risk = np.zeros(_N_NUMBERS), np.zeros(rules.size)
@@ -265,3 +264,4 @@ def replay_counterparties(
         payment = Payment(times[i], amounts[i], float(n_missing[i]))
         advance_counterparty(state, payment, tracked[i], rules, labels[i], explained[i], row)
         values[:, i], codes[:, i], causes[:, i] = row
+        explained[i] = chains.add_cause_compiled(explained[i], row[2][chains.COMPROMISE_OUTPUT])

@@ -20,7 +20,7 @@ from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
-from turncoat.features.chains import CAUSES, Chains, pack_chains, unpack_chains
+from turncoat.features.chains import Chains, count_causes, pack_chains, unpack_chains
 from turncoat.features.counterparties import NEVER, UNKNOWN
 from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
@@ -32,7 +32,7 @@ from turncoat.storage import BundleFormat, refuse_unreadable
 FEATURE_KINDS = ("processed", "engineered")
 MISSING_FLAGS = ("distinct", "all", "none")
 _SAMPLE_ROWS = 200_000  # evenly spaced fit rows for scales and missing patterns
-_FORMAT = BundleFormat("features", version=5)
+_FORMAT = BundleFormat("features", version=6)
 
 
 class FeatureRow(NamedTuple):
@@ -48,15 +48,15 @@ class FeatureSteps(NamedTuple):
     states: Sequence[FeatureState]  # after each
     continuous: Array  # [N, D]
     categorical: Array  # [N, J]
-    causes: Array  # [N, 8] `chains.CAUSES`; 0 without chains
+    causes: Array  # [N, 4 + 4 C] of customer and C counterparties; 0 without chains
 
 
 class Features(BaseEstimator):  # type: ignore[misc]
     """Columns and causal history as features.
 
     `processed` features are the columns: standardised (signed log for heavy tails), categories
-    coded, missing values flagged. `engineered` adds the history of each customer and, if the
-    schema has one, of the counterparty. No feature uses the row's own label or anything later.
+    coded, missing values flagged. `engineered` adds the history of each customer and of the
+    schema's counterparties. No feature uses the row's own label or anything later.
     """
 
     def __init__(
@@ -176,15 +176,19 @@ class Features(BaseEstimator):  # type: ignore[misc]
         return self.plan.continuous, self.plan.categorical
 
     @property
-    def state_bytes(self) -> tuple[int, int]:
-        """Sizes of a customer's and a counterparty's record; 0 without a counterparty."""
-        customer, counterparty = (kind.itemsize for kind in self.plan.record_types.values())
-        return customer, counterparty if self.plan.has_counterparty else 0
+    def state_bytes(self) -> tuple[int, ...]:
+        """Sizes of a customer's record and of each counterparty's."""
+        kinds = self.plan.customer_record, *self.plan.counterparty_records
+        return tuple(kind.itemsize for kind in kinds)
 
     def add_chains(self, chains: Chains | None) -> Features:
         """Fitted features like these, with two-sided chains or, for None, without."""
         if chains is not None and not self.plan.engineered:
             raise ConfigError("chains need the features `engineered`, which keep a history")
+        n_counterparties = len(self.plan.counterparties)
+        if chains is not None and len(chains.compromise) not in (0, n_counterparties):
+            found = f"chains of {len(chains.compromise)} counterparties"
+            raise ConfigError(f"{found} for features with {n_counterparties}. Give one for each")
         other: Features = clone(self)
         other.plan_ = replace(self.plan, chains=chains)
         return other
@@ -260,8 +264,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         """`step` for N transactions in order.
 
         Labels are 0, 1, UNKNOWN or NEVER; they affect later rows only.
-        `previous` [N, 2] gives the earlier row of the same customer and of the same counterparty,
-        whose record the row continues instead of its own state; -1 is none.
+        `previous` [N, 1 + C] gives the earlier row of the same customer and of each of the same C
+        counterparties, whose record the row continues instead of its own state; -1 is none.
         """
         plan, n = self.plan, len(rows)
         continuous = np.empty((n, len(plan.continuous)), np.float32)
@@ -270,56 +274,59 @@ class Features(BaseEstimator):  # type: ignore[misc]
             codes = encode_rows(plan.vocabularies, (row.categories for row in rows))
             categorical[:, :n_categorical] = codes
         hashes = hash_values([*chain.from_iterable(row.tracked for row in rows)])
-        has_counterparty = [row.counterparty is not None for row in rows]
+        n_counterparties = len(plan.counterparties)
+        names = [name is not None for row in rows for name in row.counterparties]
+        is_named = np.array(names if n_counterparties else [], bool).reshape(n, n_counterparties)
         live_rows = live.LiveRows(
             cells=np.array([row.numbers for row in rows]).reshape(n, len(plan.schema.continuous)),
             hashes=np.array(hashes, np.uint32).reshape(n, -1),
             times=np.array([row.time for row in rows]),
             labels=np.array(labels, dtype=np.int8),
-            has_counterparty=np.array(has_counterparty, dtype=bool),
-            previous=np.full((n, 2), -1) if previous is None else previous,
+            is_named=is_named,
+            previous=np.full((n, 1 + n_counterparties), -1) if previous is None else previous,
         )
         records = live.unpack_states(plan, states if plan.engineered else [FeatureState()] * n)
-        causes = np.zeros((n, len(CAUSES)))
+        causes = np.zeros((n, count_causes(n_counterparties)))
         live.advance_rows(live_rows, records, plan.live_layout, (continuous, categorical, causes))
         after = states
         if plan.engineered:
-            after = live.pack_states(plan, records, states, has_counterparty)
+            after = live.pack_states(plan, records, states, is_named)
         if plan.include is not None:
             categorical = np.ascontiguousarray(categorical[:, plan.kept_categorical])
         return FeatureSteps(after, continuous, categorical, causes)
 
     def report_label(
         self,
-        state: FeatureState,
+        counterparty: str,
+        record: bytes | None,
         time: float,
         label: int,
         earlier: int = UNKNOWN,
         explained: float = 0.0,
-    ) -> FeatureState:
-        """The state after the label, 0 or 1, of the counterparty's transaction at `time` is known.
+    ) -> bytes:
+        """The record of a counterparty once the label, 0 or 1, of its transaction is known.
 
-        `time` is in seconds; for a transaction that came late, the latest time in the state then.
-        `earlier` is the label that it had so far: UNKNOWN, NEVER, or 0 for a correction.
-        `explained` is the cause `intruder` of the transaction when it was scored.
+        `counterparty` is its column, `time` the transaction's in seconds; for one that came late,
+        the latest time in the record then. `earlier` is the label that it had so far: UNKNOWN,
+        NEVER, or 0 for a correction. `explained` is how far other causes explained it when it was
+        scored (`chains.explain_labels`).
         """
         plan = self.plan
-        if not plan.has_counterparty or state.counterparty is None:
-            problem = "these features keep no record of a counterparty for this state"
+        if counterparty not in plan.counterparties or record is None:
+            problem = f"these features keep no record of the counterparty {counterparty!r}"
             raise DataError(f"{problem}, so no label can be reported to it")
         if label not in (0, 1):
             raise DataError(f"the label is {label!r}; it must be 1 for fraud or 0 for genuine")
-        records = live.unpack_states(plan, [FeatureState(None, state.counterparty)])
-        last = float(records.counterparty_numbers[0, history.NUMBERS.index("last_time")])
+        place = plan.counterparties.index(counterparty)
+        records = live.unpack_counterparty(plan, place, [record])
+        last = float(records.numbers[0, history.NUMBERS.index("last_time")])
         if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
             problem = f"this counterparty's latest transaction was at {last}"
             remedy = "Give the time of the transaction"
             raise DataError(f"a label was reported at {time!r} seconds, but {problem}. {remedy}")
-        risk, compromise = records.counterparty_risk[0], records.counterparty_compromise[0]
-        about = plan.risk_rules, time, label, earlier, float(explained)
-        counterparties.report_label(risk, compromise, *about)
-        packed = live.pack_states(plan, records, [state], [True])[0]
-        return FeatureState(state.customer, packed.counterparty)
+        about = plan.risk_rules[place], time, label, earlier, float(explained)
+        counterparties.report_label(records.risk[0], records.compromise[0], *about)
+        return live.pack_counterparty(plan, place, records)[0]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted features into a folder; `load_features` reads them."""

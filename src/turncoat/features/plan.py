@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,12 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.features import counterparties, history
-from turncoat.features.chains import Chains
+from turncoat.features.chains import (
+    Chains,
+    CompromiseChain,
+    count_compromise_numbers,
+    list_compromise_tables,
+)
 from turncoat.features.counterparties import RiskRules, risk_size
 from turncoat.features.scaling import ScaledColumns, Scales
 from turncoat.features.vocabulary import Vocabulary
@@ -31,8 +38,8 @@ class LiveLayout(NamedTuple):
     n_categorical: int
     flagged: tuple[Array, Array]
     amount_column: int  # -1 if there is no amount
-    counterparty_tracked: Array
-    risk_rules: RiskRules
+    tracked: tuple[Array, ...]  # see `counterparty_tracked`; an empty one without counterparties
+    risk_rules: tuple[RiskRules, ...]
     intruder: IntruderTables
 
 
@@ -93,34 +100,52 @@ class FeaturePlan:
         if not 0 <= self.label_delay_s <= MAX_DELAY_DAYS * history.DAY:
             raise ValueError(f"a label delay of {self.label_delay_s} seconds")
         if self.chains is not None:
-            self.chains.check()
+            self.chains.expand(len(self.counterparties)).check()
             if not self.engineered:
                 raise ValueError("chains without a history")
 
     @property
-    def has_counterparty(self) -> bool:
-        """Whether there are features of a counterparty."""
-        return self.engineered and self.schema.counterparty is not None
+    def counterparties(self) -> tuple[str, ...]:
+        """The columns of counterparties that there are features of."""
+        return self.schema.counterparties if self.engineered else ()
+
+    @property
+    def counterparty_prefixes(self) -> tuple[str, ...]:
+        """How the features of each counterparty start: an only one's with `counterparty`."""
+        return ("counterparty",) if len(self.counterparties) == 1 else self.counterparties
 
     @cached_property
-    def counterparty_tracked(self) -> Array:
-        """Indices of the tracked columns other than the counterparty itself."""
-        columns = enumerate(self.schema.tracked)
-        own = [h for h, column in columns if column != self.schema.counterparty]
-        return np.array(own, dtype=np.int64)
+    def counterparty_tracked(self) -> tuple[Array, ...]:
+        """For each counterparty, indices of the tracked columns other than its own."""
+        columns = np.array(self.schema.tracked, dtype=object)
+        return tuple(np.flatnonzero(columns != own) for own in self.counterparties)
+
+    @cached_property
+    def counterparty_groups(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Continuous and categorical features of each counterparty."""
+        groups = []
+        owners = zip(self.counterparty_prefixes, self.counterparty_tracked, strict=True)
+        for prefix, places in owners:
+            codes = history.list_categorical([self.schema.tracked[h] for h in places])
+            numbers = counterparties.CONTINUOUS
+            groups.append((_add_prefix(prefix, numbers), _add_prefix(prefix, codes)))
+        return tuple(groups)
 
     @cached_property
     def _groups(self) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Continuous and categorical features of customer, transaction and counterparty."""
+        """Continuous and categorical features of customer, transaction and counterparties."""
         if not self.engineered:
             return []
         own = history.CONTINUOUS, history.list_categorical(self.schema.tracked)
         time = history.TIME_CONTINUOUS, history.TIME_CATEGORICAL
-        if not self.has_counterparty:
-            return [own, time, ((), ())]
-        tracked = [self.schema.tracked[h] for h in self.counterparty_tracked]
-        codes = tuple(f"counterparty_{name}" for name in history.list_categorical(tracked))
-        return [own, time, (counterparties.CONTINUOUS, codes)]
+        return [own, time, *self.counterparty_groups]
+
+    @cached_property
+    def growing(self) -> tuple[str, ...]:
+        """Continuous features that only grow: the age of histories."""
+        prefixes = self.counterparty_prefixes
+        others = chain.from_iterable(_add_prefix(prefix, history.GROWING) for prefix in prefixes)
+        return (*history.GROWING, *others)
 
     @cached_property
     def engineered_continuous(self) -> tuple[str, ...]:
@@ -133,7 +158,7 @@ class FeaturePlan:
         return tuple(name for _, names in self._groups for name in names)
 
     def split_groups(self, values: Array, codes: Array) -> list[tuple[Array, Array]]:
-        """Views of the features of customer, transaction and counterparty."""
+        """Views of the features of customer, transaction and each counterparty."""
         lengths = [[len(group[kind]) for group in self._groups] for kind in (0, 1)]
         ends = [np.cumsum(some)[:-1] for some in lengths]
         return list(zip(np.split(values, ends[0]), np.split(codes, ends[1]), strict=True))
@@ -218,22 +243,25 @@ class FeaturePlan:
             n_categorical=len(self.vocabularies),
             flagged=self.flagged_categorical,
             amount_column=-1 if amount is None else numbers.index(amount),
-            counterparty_tracked=self.counterparty_tracked,
-            risk_rules=self.risk_rules,
-            intruder=self._chains_or_none.intruder_tables,
+            tracked=self.counterparty_tracked or (np.empty(0, np.int64),),
+            risk_rules=self.risk_rules or (self._make_rules(None),),
+            intruder=self.all_chains.intruder_tables,
         )
 
-    @property
-    def risk_rules(self) -> RiskRules:
-        """What the risk of a counterparty depends on."""
-        times, chains = (self.label_delay_s, self.label_maturity_s), self._chains_or_none
-        sizes = risk_size(*times), chains.compromise_size(sum(times))
-        return RiskRules(*times, self.base_rate, *sizes, chains.compromise_tables)
+    @cached_property
+    def risk_rules(self) -> tuple[RiskRules, ...]:
+        """What the risk of each counterparty depends on."""
+        return tuple(map(self._make_rules, self.all_chains.compromise))
 
-    @property
-    def _chains_or_none(self) -> Chains:
-        """The chains; without any, both sides are empty."""
-        return self.chains or Chains()
+    def _make_rules(self, chain: CompromiseChain | None) -> RiskRules:
+        times = self.label_delay_s, self.label_maturity_s
+        sizes = risk_size(*times), count_compromise_numbers(chain, sum(times))
+        return RiskRules(*times, self.base_rate, *sizes, list_compromise_tables(chain))
+
+    @cached_property
+    def all_chains(self) -> Chains:
+        """The chain of the customer and of each counterparty, None where there is none."""
+        return (self.chains or Chains()).expand(len(self.counterparties))
 
     @property
     def label_maturity_s(self) -> float:
@@ -241,16 +269,19 @@ class FeaturePlan:
         return self.schema.label_maturity_days * history.DAY
 
     @cached_property
-    def record_types(self) -> dict[str, Any]:
-        """How the record of a customer is stored, and that of a counterparty."""
-        start = [("header", "<i8"), ("numbers", "f8", (len(history.NUMBERS),))]
-        tracked = len(self.schema.tracked), len(self.counterparty_tracked)
-        own, other = (("seen", "u4", (history.SEEN_WORDS * n,)) for n in tracked)
-        customer = [*start, own, ("intruder", "f8", (self._chains_or_none.intruder_size,))]
-        rules = self.risk_rules
-        sizes = {"risk": rules.size, "compromise": rules.compromise_size}
-        counterparty = [*start, other, *((name, "f8", (size,)) for name, size in sizes.items())]
-        return {"customer": np.dtype(customer), "counterparty": np.dtype(counterparty)}
+    def customer_record(self) -> np.dtype[Any]:
+        """How the record of a customer is stored."""
+        sizes = {"intruder": self.all_chains.intruder_size}
+        return _describe_record(len(self.schema.tracked), sizes)
+
+    @cached_property
+    def counterparty_records(self) -> tuple[np.dtype[Any], ...]:
+        """How the record of each counterparty is stored."""
+        types = []
+        for rules, tracked in zip(self.risk_rules, self.counterparty_tracked, strict=True):
+            sizes = {"risk": rules.size, "compromise": rules.compromise_size}
+            types.append(_describe_record(len(tracked), sizes))
+        return tuple(types)
 
     @cached_property
     def fingerprint(self) -> int:
@@ -259,7 +290,19 @@ class FeaturePlan:
         label_times = self.label_delay_s, self.label_maturity_s
         layout = (5, history.NUMBERS, history.BLOOM_WORDS, *label_times)
         owner = s.customer, s.customer_age
-        columns: tuple[Any, ...] = s.amount, s.continuous, s.categorical, s.tracked, s.counterparty
+        columns: tuple[Any, ...] = s.amount, s.continuous, s.categorical, s.tracked
+        columns += (s.counterparties,)
         if self.chains is not None:
-            columns += self.chains.layout
+            columns += self.all_chains.layout
         return zlib.crc32(repr((layout, (*owner, *columns))).encode())
+
+
+def _add_prefix(prefix: str, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{prefix}_{name}" for name in names)
+
+
+def _describe_record(n_tracked: int, sizes: dict[str, int]) -> np.dtype[Any]:
+    """A record of running features and these further numbers."""
+    start = [("header", "<i8", ()), ("numbers", "f8", (len(history.NUMBERS),))]
+    seen = ("seen", "u4", (history.SEEN_WORDS * n_tracked,))
+    return np.dtype([*start, seen, *((name, "f8", (size,)) for name, size in sizes.items())])

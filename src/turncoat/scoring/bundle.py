@@ -277,7 +277,7 @@ def _check(bundle: Bundle) -> None:
     if isinstance(ranker, CausesRanker | CorrectedCausesRanker):
         score = ranker.source if isinstance(ranker, CausesRanker) else ranker.cause_score
         make_ranker(score, bundle.features, bundle.model)
-        score.check(*columns)
+        score.check(*columns, len(plan.counterparties))
 
 
 def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str, Array]]:

@@ -12,6 +12,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY
 from turncoat.features import FeatureRow
+from turncoat.numerics.compromise import STEPS_PER_DAY
 from turncoat.scoring.descriptions import FeatureDescriber
 from turncoat.scoring.scorecard import Scorecard
 
@@ -45,11 +46,11 @@ def describe_intruder(times_usual: float, presence: float, recent: Sequence[floa
 
 
 def describe_compromise(
-    name: str, today: float | None, compromised: float, n_frauds: float, run_days: float
+    name: str, now: float | None, compromised: float, n_frauds: float, run_days: float
 ) -> str:
     """How likely a counterparty is compromised, since when, and how many frauds are known there.
 
-    The run's first fraud was `run_days` before `today`, in seconds since 1970; None without a
+    The run's first fraud was `run_days` before `now`, in seconds since 1970; None without a
     calendar.
     """
     if compromised < _POSSIBLE and not n_frauds > 0:
@@ -59,19 +60,20 @@ def describe_compromise(
     text = f"{name} {certainty if compromised >= _POSSIBLE else 'probably not'} compromised"
     if not n_frauds > 0:
         return text
-    days = "1 day" if run_days == 1 else f"{run_days:.0f} days"
+    days = _count_days(run_days)
     frauds = "1 known fraud" if n_frauds == 1 else f"{n_frauds:.0f} known frauds"
-    if today is None:
+    if now is None:
         when = f"{days} ago" if n_frauds == 1 else f"the first {days} ago"
         return f"{text}: {frauds} there, {when}"
-    date = _format_date(today - run_days * DAY)
+    date = _format_date(now - run_days * DAY)
     since = f"on {date}" if n_frauds == 1 else f"since {date}"
     return f"{text}{f' for {days}' if is_probable else ''}: {frauds} there {since}"
 
 
-def find_today(time: float, has_calendar: bool) -> float | None:
-    """The start of a time's day; None without a calendar."""
-    return DAY * math.floor(time / DAY) if has_calendar else None
+def find_step_start(time: float, has_calendar: bool) -> float | None:
+    """The start of a time's step, from which runs are counted; None without a calendar."""
+    step = DAY / STEPS_PER_DAY
+    return step * math.floor(time / step) if has_calendar else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,13 @@ class TransactionDescriber:
                 bounds = self.scorecard.find_range(int(place), int(bins[place]))
                 return self.features.describe_range(name, column, *bounds)
         return self.features.describe[source](row)
+
+
+def _count_days(days: float) -> str:
+    n_days = round(days)
+    if n_days == 0:
+        return "less than a day"
+    return "1 day" if n_days == 1 else f"{n_days} days"
 
 
 def _format_date(seconds: float) -> str:

@@ -1,7 +1,8 @@
-"""Causes of fraud as one score: an intruder, a compromised counterparty, the transaction itself.
+"""Causes of fraud as one score: an intruder, compromised counterparties, the transaction itself.
 
-Independent causes combine as 1 - (1 - p_intruder) (1 - p_compromise) (1 - p_transaction). Where a
-logistic regression of the causes' log odds predicts held-out labels better, it is used instead.
+Independent causes combine as 1 - (1 - p_intruder) (1 - p_compromise) (1 - p_transaction), with one
+factor for each counterparty. Where a logistic regression of the causes' log odds predicts held-out
+labels better, it is used instead.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
 from turncoat.arrays import Array
-from turncoat.features.chains import COMPROMISE, INTRUDER
+from turncoat.features.chains import INTRUDER, N_EACH, N_OWN, find_compromises
 from turncoat.panel import has_both_labels
 from turncoat.scoring.reasons import Reason, Reasons
 from turncoat.scoring.scorecard import Scorecard
@@ -42,15 +43,16 @@ class CauseScore:
     """The log odds of fraud from its causes."""
 
     scorecard: Scorecard
-    # Weights of the log odds of intruder, compromise and transaction [3], and an intercept; none
-    # if the causes combine as independent ones.
+    # Weights of the log odds of intruder, each of C compromises and transaction [2 + C], and an
+    # intercept; none if the causes combine as independent ones.
     weights: Array | None = None
     intercept: float = 0.0
 
     def compute_risks(self, continuous: Array, categorical: Array, causes: Array) -> Array:
-        """The probability of each cause [N, 3]: intruder, compromise, transaction."""
+        """The probability of each cause [N, 2 + C]: intruder, compromises, transaction."""
         row = expit(self.scorecard.score(continuous, categorical))
-        return np.column_stack([causes[:, INTRUDER], causes[:, COMPROMISE], row])
+        compromises = causes[:, find_compromises(_count_counterparties(causes))]
+        return np.column_stack([causes[:, INTRUDER], compromises, row])
 
     def score(self, continuous: Array, categorical: Array, causes: Array) -> Array:
         """Log odds of N transactions [N]."""
@@ -90,7 +92,7 @@ class CauseScore:
 
     def explain(
         self,
-        counterparty: str | None,
+        counterparties: Sequence[str],
         continuous: Array,
         categorical: Array,
         causes: Array,
@@ -99,9 +101,9 @@ class CauseScore:
     ) -> list[Reasons]:
         """Reasons of N transactions, one for each cause, or the `n_reasons` strongest.
 
-        Each transaction has texts for intruder, compromise and itself. Shares add up on the scale
-        where causes combine: -log(1 - p) for independent ones. With a regression the log odds of
-        the reasons and the intercept add up instead.
+        Each transaction has texts for the intruder, the compromise of each of `counterparties` and
+        itself. Shares add up on the scale where causes combine: -log(1 - p) for independent ones.
+        With a regression the log odds of the reasons and the intercept add up instead.
         """
         risks = self.compute_risks(continuous, categorical, causes)
         log_odds = _compute_log_odds(risks)
@@ -111,7 +113,7 @@ class CauseScore:
         else:
             log_odds = log_odds * self.weights
         found = []
-        names = INTRUDER_SOURCE, counterparty or "", TRANSACTION_SOURCE
+        names = INTRUDER_SOURCE, *counterparties, TRANSACTION_SOURCE
         for row, own in enumerate(texts):
             reasons = [
                 Reason(
@@ -121,17 +123,23 @@ class CauseScore:
                     float(shares[row, place]) if self.weights is None else None,
                 )
                 for place, (name, text) in enumerate(zip(names, own, strict=True))
-                if name
             ]
             found.append(tuple(sorted(reasons, key=lambda one: -one.log_odds)[:n_reasons]))
         return found
 
-    def check(self, n_continuous: int, n_categories: tuple[int, ...]) -> None:
+    def check(
+        self, n_continuous: int, n_categories: tuple[int, ...], n_counterparties: int
+    ) -> None:
         """Raise ValueError if the parts, read from disk, are impossible."""
         self.scorecard.check(n_continuous, n_categories)
-        weights = np.zeros(3) if self.weights is None else self.weights
-        if weights.shape != (3,) or not np.isfinite([self.intercept, *weights]).all():
-            raise ValueError("weights of causes that are not three numbers")
+        n = 2 + n_counterparties
+        weights = np.zeros(n) if self.weights is None else self.weights
+        if weights.shape != (n,) or not np.isfinite([self.intercept, *weights]).all():
+            raise ValueError(f"weights of causes that are not {n} numbers")
+
+
+def _count_counterparties(causes: Array) -> int:
+    return int((causes.shape[1] - N_OWN) // N_EACH)
 
 
 def _compute_log_odds(risks: Array) -> Array:

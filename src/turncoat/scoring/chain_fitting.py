@@ -1,11 +1,12 @@
 """Learn all causes of fraud from labelled transactions (docs/chains.md).
 
-Nothing about lengths, factors or shares is given. The two chains and the scorecard take turns, each
-told how far the others explain a fraud.
+Nothing about lengths, factors or shares is given. The chains of the customer and of each
+counterparty and the scorecard take turns, each told how far the others explain a fraud.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from turncoat.data.splits import DAY, Split
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.features.batch import compute_causes
-from turncoat.features.chains import INTRUDER, Chains
+from turncoat.features.chains import INTRUDER, Chains, CompromiseChain, add_cause
 from turncoat.features.history import TIME_CATEGORICAL, TIME_CONTINUOUS
 from turncoat.features.split_panels import build_split_panel, select_visible
 from turncoat.models.tuning import TrainingRows, sample_customers
@@ -55,33 +56,54 @@ def fit_causes(
     rows = CustomerRows.sample(transactions, seed)
     profile = None if rows is None else fit_profile(rows, pieces)
     panel = features.add_chains(None).transform(transactions)
-    steps = LabelledSteps.collect(transactions) if pieces.counterparty else None
-    sample = None if steps is None else steps.sample(_MAX_COUNTERPARTY_ROWS)
-    chains = Chains()
-    n_phases = N_PHASES if pieces.phases else N_PHASES[:1]
-    intruder_risk, compromise_risk = np.zeros(panel.n_rows), np.zeros(panel.n_rows)
+    names = features.plan.counterparties
+    known = [
+        LabelledSteps.collect(transactions, name) if pieces.counterparty else None for name in names
+    ]
+    chains = Chains().expand(len(names))
+    n_phases = [N_PHASES if pieces.phases else N_PHASES[:1]] * len(names)
+    intruder_risk, compromise_risks = np.zeros(panel.n_rows), [np.zeros(panel.n_rows)] * len(names)
     # What the transaction by itself explains comes first: an intruder would explain it too.
     scorecard = fit_scorecard(features, panel, np.zeros(panel.n_rows), seed)
     for _ in range(_N_ROUNDS):
-        if steps is not None and sample is not None and n_phases:
-            frauds = sample.weigh(intruder_risk)
-            n_phases = choose_phases(frauds, n_phases)
-            other = None
-            compromise_risk = np.zeros(panel.n_rows)
-            if n_phases:
-                other = fit_compromise(frauds, n_phases[0], start=chains.compromise)
-                compromise_risk = steps.weigh(intruder_risk).smooth(other)
-            chains = replace(chains, compromise=other)
+        others = list(chains.compromise)
+        for place, steps in enumerate(known):
+            if steps is not None and n_phases[place]:
+                explained = _combine_others(intruder_risk, compromise_risks, place)
+                learnt = _learn_compromise(steps, explained, n_phases[place], others[place])
+                n_phases[place], others[place], compromise_risks[place] = learnt
+        chains = replace(chains, compromise=tuple(others))
         if rows is not None and profile is not None:
             row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
-            explained = combine_causes(compromise_risk, row_risk)[rows.places]
+            explained = combine_causes(*compromise_risks, row_risk)[rows.places]
             own = fit_intruder(rows, profile, explained, pieces)
             chains = replace(chains, intruder=own)
             plan = features.add_chains(Chains(chains.intruder)).plan
             intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
-        others = combine_causes(intruder_risk, compromise_risk)
-        scorecard = fit_scorecard(features, panel, others, seed)
+        explained = combine_causes(intruder_risk, *compromise_risks)
+        scorecard = fit_scorecard(features, panel, explained, seed)
     return FittedCauses(chains, scorecard)
+
+
+def _combine_others(intruder_risk: Array, compromise_risks: Sequence[Array], place: int) -> Array:
+    """How far the intruder and all counterparties but one explain a fraud [N]."""
+    explained = intruder_risk
+    for other, risk in enumerate(compromise_risks):
+        if other != place:
+            explained = add_cause(explained, risk)
+    return explained
+
+
+def _learn_compromise(
+    steps: LabelledSteps, explained: Array, n_phases: tuple[int, ...], start: CompromiseChain | None
+) -> tuple[tuple[int, ...], CompromiseChain | None, Array]:
+    """The number of phases out of these, the chain, and its risk of every row with hindsight."""
+    frauds = steps.sample(_MAX_COUNTERPARTY_ROWS).weigh(explained)
+    chosen = choose_phases(frauds, n_phases)
+    if not chosen:
+        return (), None, np.zeros(len(explained))
+    chain = fit_compromise(frauds, chosen[0], start=start)
+    return chosen, chain, steps.weigh(explained).smooth(chain)
 
 
 def combine_held_out(
@@ -139,22 +161,25 @@ def _relearn(
     features: Features, score: CauseScore, transactions: Transactions, seed: int
 ) -> FittedCauses:
     """The densities of surprises and the scorecard, learnt anew; rates start from the chains'."""
-    chains = features.plan.chains or Chains()
+    chains = features.plan.all_chains
     own, rows = chains.intruder, CustomerRows.sample(transactions, seed)
     panel = features.transform(transactions)
     intruder_risk = np.asarray(panel.causes)[:, INTRUDER]
-    steps, compromise_risk = LabelledSteps.collect(transactions), np.zeros(panel.n_rows)
-    if steps is not None and chains.compromise is not None:
-        compromise_risk = steps.weigh(intruder_risk).smooth(chains.compromise)
+    compromise_risks = [np.zeros(panel.n_rows)] * len(chains.compromise)
+    for place, other in enumerate(chains.compromise):
+        steps = LabelledSteps.collect(transactions, features.plan.counterparties[place])
+        if steps is not None and other is not None:
+            explained = _combine_others(intruder_risk, compromise_risks, place)
+            compromise_risks[place] = steps.weigh(explained).smooth(other)
     if own is not None and rows is not None:
         profile = Profile(own.scale, own.unit, own.prior)
         row = expit(score.scorecard.score(panel.continuous, panel.categorical))
-        explained = combine_causes(compromise_risk, row)[rows.places]
+        explained = combine_causes(*compromise_risks, row)[rows.places]
         own = fit_intruder(rows, profile, explained)
         plan = features.add_chains(Chains(own)).plan
         intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
-    others = combine_causes(intruder_risk, compromise_risk)
-    scorecard = fit_scorecard(features, panel, others, seed)
+    explained = combine_causes(intruder_risk, *compromise_risks)
+    scorecard = fit_scorecard(features, panel, explained, seed)
     return FittedCauses(replace(chains, intruder=own), scorecard)
 
 

@@ -31,5 +31,5 @@ def has_piece(chains: Chains, name: str) -> bool:
     """Whether fitted chains have this piece, so that leaving it out changes them."""
     if name in _OF_CUSTOMER:
         return chains.intruder is not None
-    other = chains.compromise
-    return other is not None and (name == "counterparty" or other.n_phases > 1)
+    others = [one for one in chains.compromise if one is not None]
+    return any(name == "counterparty" or one.n_phases > 1 for one in others)

@@ -38,11 +38,9 @@ class LabelledSteps(NamedTuple):
     weights: Array  # [C] for how many counterparties each stands
 
     @classmethod
-    def collect(cls, data: Transactions) -> LabelledSteps | None:
-        """The steps of all transactions; None without a counterparty, or with few frauds there."""
-        if data.schema.counterparty is None:
-            return None
-        who = data.categories[data.schema.counterparty].codes[data.file_rows].astype(np.int64)
+    def collect(cls, data: Transactions, counterparty: str) -> LabelledSteps | None:
+        """The steps of all transactions by a counterparty's column; None with few frauds there."""
+        who = data.categories[counterparty].codes[data.file_rows].astype(np.int64)
         labels = np.asarray(data.labels)
         steps = np.floor(data.times * (STEPS_PER_DAY / DAY))
         order = np.lexsort((steps, who))
@@ -84,7 +82,7 @@ class LabelledSteps(NamedTuple):
         return LabelledSteps(starts, *steps, *frauds, np.empty(0, np.int64), weights[is_kept])
 
     def weigh(self, explained: Array) -> WeighedSteps:
-        """The steps with how far each fraud is explained by its customer's side."""
+        """The steps with how far other causes explain each fraud."""
         return WeighedSteps(self, explained[self.fraud_rows])
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -104,9 +105,8 @@ class FeatureDescriber:
         found: dict[str, str] = {}
         if plan.engineered:
             found = {name: source for source, names in _FEATURES.items() for name in names}
-        for name in (*plan.engineered_continuous, *plan.engineered_categorical):
-            if name.startswith("counterparty_"):
-                found[name] = _name_source(str(schema.counterparty))
+        for column, groups in zip(plan.counterparties, plan.counterparty_groups, strict=True):
+            found |= dict.fromkeys(chain.from_iterable(groups), _name_source(column))
         for source, column in self._columns.items():
             names = [column, f"no_{column}"]
             if plan.engineered:
@@ -126,8 +126,8 @@ class FeatureDescriber:
     def _columns(self) -> Mapping[str, str]:
         """Columns of the file by source."""
         schema = self.plan.schema
-        own = () if schema.counterparty is None else (schema.counterparty,)
-        columns = (*schema.continuous, *schema.categorical, *schema.tracked, *own)
+        own = (*schema.continuous, *schema.categorical, *schema.tracked)
+        columns = (*own, *schema.counterparties)
         return {_name_source(column): column for column in columns}
 
     @cached_property
@@ -172,9 +172,10 @@ class FeatureDescriber:
             scale = self._scales.get(column)
             own = self._describe_absence if scale is None else scale.describe
             describe = partial(own, column)
-        if self.plan.has_counterparty and column == schema.counterparty:
-            return partial(self._describe_counterparty, describe)
-        return describe
+        if column not in self.plan.counterparties:
+            return describe
+        prefix = self.plan.counterparty_prefixes[self.plan.counterparties.index(column)]
+        return partial(self._describe_counterparty, prefix, describe)
 
     def _number(self, row: FeatureRow, name: str) -> float:
         """A continuous feature in its own units; NaN if it is missing or unknown."""
@@ -227,18 +228,18 @@ class FeatureDescriber:
         """A column that does not vary: only whether it is missing."""
         return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
 
-    def _describe_counterparty(self, describe: Describe, row: FeatureRow) -> str:
+    def _describe_counterparty(self, prefix: str, describe: Describe, row: FeatureRow) -> str:
         """The counterparty's text with its fraud rate, its run of frauds and usual amount."""
-        text, risk = describe(row), self._number(row, "counterparty_risk_month")
+        text, risk = describe(row), self._number(row, f"{prefix}_risk_month")
         if not math.isnan(risk):
             rate = 1 / (1 + math.exp(min(-risk, _MAX_EXPONENT)))
-            is_known = not self._number(row, "counterparty_known_month") < _MIN_KNOWN
+            is_known = not self._number(row, f"{prefix}_known_month") < _MIN_KNOWN
             known = f"where {rate:.1%} of known transactions were fraud"
             text += f", {known if is_known else 'with no known outcomes'}"
-            run = round(_exp(self._number(row, "counterparty_run_frauds")) - 1, 2)  # NaN: unknown
+            run = round(_exp(self._number(row, f"{prefix}_run_frauds")) - 1, 2)  # NaN: unknown
             if is_known and run >= 1:
                 text += f", including the last {run:.0f}" if run > 1 else ", including the last one"
-        ratio = _exp(self._number(row, "counterparty_amount_to_mean"))
+        ratio = _exp(self._number(row, f"{prefix}_amount_to_mean"))
         is_unusual = ratio >= 2.0 or ratio <= 0.5
         return f"{text}, {ratio:.2g}x the usual amount there" if is_unusual else text
 

@@ -553,12 +553,12 @@ def _select_steps(
 
 def _name_counterparties(steps: FilterSteps, rows: Transactions) -> FilterSteps:
     """The steps with what reasons of causes say about these transactions."""
-    column = rows.schema.counterparty
-    names: list[str | None] = [None] * rows.n_rows
-    if column is not None:
+    columns = []
+    for column in rows.schema.counterparties:
         coded = rows.categories[column]
         values = (*coded.values, None)  # the last has code -1
-        names = [values[code] for code in coded.codes[rows.file_rows].tolist()]
+        columns.append([values[code] for code in coded.codes[rows.file_rows].tolist()])
+    names = list(zip(*columns, strict=True)) if columns else [()] * rows.n_rows
     return steps._replace(times=rows.times, counterparties=names)
 
 

@@ -13,7 +13,7 @@ import hashlib
 import mmap
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,13 +99,14 @@ class DriftMonitor:
         reference: Reference,
         folder: Path | None,
         names: Sequence[str],
+        growing: Collection[str] = GROWING,
         *,
         half_life: float = 20_000,
     ) -> None:
         """Share sums in `folder` with the model's other processes; None shares nothing.
 
-        `names` are the panel's continuous columns. After `half_life` more transactions of its
-        process a transaction counts half.
+        `names` are the panel's continuous columns; `growing` ones drift by nature and are not
+        judged. After `half_life` more transactions of its process a transaction counts half.
         """
         n_states, n_columns = reference.means.shape
         if len(names) != n_columns:
@@ -114,8 +115,7 @@ class DriftMonitor:
             needs = "it must be a positive number of transactions"
             raise ConfigError(f"half_life is {half_life!r}; {needs}")
         self._names, self._half_life = tuple(names), half_life
-        ages = [name.removeprefix("counterparty_") in GROWING for name in names]
-        self._has_verdict = ~np.array(ages, bool)  # ages drift by nature
+        self._has_verdict = np.array([name not in growing for name in names], bool)
         self._reference, self._shared = reference, SharedSums(folder, reference)
         empty = np.empty((0, n_states)), np.empty((0, n_columns), np.float32), np.empty(0)
         self.add(*empty)  # compiles

@@ -14,15 +14,16 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow
 from turncoat.errors import ConfigError, DataError, StateError
 from turncoat.features import UNKNOWN, FeatureRow, Features, FeatureState
-from turncoat.features.chains import CAUSES
+from turncoat.features.chains import COUNTERPARTY_OUTPUTS, select_causes
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.numerics.episodes import LABEL, LAST_TIME, STATE_SIZE, advance_episodes
+from turncoat.numerics.intruder import OUTPUTS
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.cause_texts import (
     TransactionDescriber,
     describe_compromise,
     describe_intruder,
-    find_today,
+    find_step_start,
 )
 from turncoat.scoring.causes import CauseScore
 from turncoat.scoring.descriptions import HISTORY, FeatureDescriber
@@ -32,16 +33,18 @@ from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
 _CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
-_CUSTOMER_FACTS = [CAUSES.index(name) for name in ("times_usual", "presence")]
-_COUNTERPARTY_FACTS = [CAUSES.index(name) for name in ("compromised", "run_frauds", "run_days")]
+_CUSTOMER_FACTS = [OUTPUTS.index(name) for name in ("times_usual", "presence")]
+_COUNTERPARTY_FACTS = [
+    COUNTERPARTY_OUTPUTS.index(name) for name in ("compromised", "run_frauds", "run_days")
+]
 _HEADER = struct.Struct("<8sIQ")  # digest of the model, number of regimes, transactions seen
 
 
 class DetectorState(NamedTuple):
-    """The records that a service stores of a customer and of a counterparty, of a fixed size."""
+    """The records that a service stores of a customer and of counterparties, of fixed sizes."""
 
     customer: bytes | None = None  # None: a new customer
-    counterparty: bytes | None = None
+    counterparties: tuple[bytes | None, ...] = ()  # in the schema's order; () if all are new
 
 
 class UnpackedState(NamedTuple):
@@ -66,7 +69,7 @@ class FilterSteps(NamedTuple):
     ranker_scores: Array | None  # [N]; None without a ranker
     causes: Array | None = None  # [N, C]; None without two-sided chains
     times: Array | None = None  # [N] seconds; only reasons of causes need them and the next
-    counterparties: Sequence[str | None] = ()  # [N] values of the counterparty's column
+    counterparties: Sequence[tuple[str | None, ...]] = ()  # [N] values of their columns
 
     def take(self, rows: Array) -> FilterSteps:
         """What reasons need of the transactions at these places."""
@@ -102,10 +105,12 @@ class LiveScorer:
         """Advance states by N transactions in order; faster than one at a time.
 
         Labels as in `Features.step_batch`.
-        `previous` [N, 2] links transactions of the same customer (column 0) or counterparty
-        (column 1): the index of the one before, whose state is used instead of `states`, or -1.
+        `previous` [N, 1 + C] links transactions of the same customer (column 0) or of the same
+        counterparty (columns 1 to C, in the schema's order): the index of the one before, whose
+        state is used instead of `states`, or -1.
         """
-        links = np.full((len(rows), 2), -1) if previous is None else previous
+        n_counterparties = len(self.features.plan.counterparties)
+        links = np.full((len(rows), 1 + n_counterparties), -1) if previous is None else previous
         n_seen, stored, is_known, episodes, records = self._unpack(states)
         after, cells, codes, causes = self.features.step_batch(records, rows, labels, links)
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
@@ -115,7 +120,7 @@ class LiveScorer:
         steps = FilterSteps([], cells, codes, *stepped, n_seen, None, causes)
         times = np.array([row.time for row in rows])
         if causes is not None:
-            names = [row.counterparty for row in rows]
+            names = [row.counterparties for row in rows]
             steps = steps._replace(times=times, counterparties=names)
         scores = None if ranker is None else ranker.score(self._make_ranker_rows(steps, rows))
         chain = self.calibration.episodes
@@ -170,19 +175,19 @@ class LiveScorer:
 
     def report_label(
         self,
-        state: DetectorState,
+        counterparty: str,
+        record: bytes | None,
         time: float,
         label: int,
         earlier: int = UNKNOWN,
         explained: float = 0.0,
-    ) -> DetectorState:
-        """The state once the label of a counterparty's transaction is known.
+    ) -> bytes:
+        """The record of a counterparty once the label of its transaction is known.
 
         The arguments are those of `Features.report_label`.
         """
-        before = FeatureState(None, state.counterparty)
-        after = self.features.report_label(before, time, label, earlier, explained)
-        return DetectorState(state.customer, after.counterparty)
+        about = time, label, earlier, explained
+        return self.features.report_label(counterparty, record, *about)
 
     def unpack(self, state: DetectorState) -> UnpackedState:
         """The content of one state; StateError if it was made by another detector."""
@@ -235,18 +240,21 @@ class LiveScorer:
         self, score: CauseScore, steps: FilterSteps, n_reasons: int | None
     ) -> list[Reasons]:
         cells, causes = (steps.continuous, steps.categorical), np.asarray(steps.causes)
-        column, has_calendar = self.features.plan.schema.counterparty, self.has_calendar_times
+        columns, has_calendar = self.features.plan.counterparties, self.has_calendar_times
         own = TransactionDescriber(self._describers[0], score.scorecard).describe(*cells)
         texts = []
-        for facts, time, value, transaction in zip(
+        for facts, time, values, transaction in zip(
             causes, np.asarray(steps.times), steps.counterparties, own, strict=True
         ):
-            name = f"{column} {value}" if value is not None else str(column)
-            today = find_today(float(time), has_calendar)
             customer = describe_intruder(*facts[_CUSTOMER_FACTS].tolist())
-            counterparty = describe_compromise(name, today, *facts[_COUNTERPARTY_FACTS].tolist())
-            texts.append((customer, counterparty, transaction))
-        return score.explain(column, *cells, causes, texts, n_reasons)
+            now = find_step_start(float(time), has_calendar)
+            others = []
+            for place, (column, value) in enumerate(zip(columns, values, strict=True)):
+                name = column if value is None else f"{column} {value}"
+                seen = facts[select_causes(place)][_COUNTERPARTY_FACTS]
+                others.append(describe_compromise(name, now, *seen.tolist()))
+            texts.append((customer, *others, transaction))
+        return score.explain(columns, *cells, causes, texts, n_reasons)
 
     def _make_ranker_rows(
         self, steps: FilterSteps, rows: Sequence[TransactionRow] = ()
@@ -270,18 +278,18 @@ class LiveScorer:
         mark, empty = (bytes.fromhex(self.digest), n_states), bytes(8 * n_numbers)
         start, end = _HEADER.size, _HEADER.size + len(empty)
         n_seen, beliefs, features = [], [], []
-        for customer, counterparty in states:
+        for customer, counterparties in states:
             if customer is None:
                 n_seen.append(0)
                 beliefs.append(empty)
-                features.append(FeatureState(None, counterparty))
+                features.append(FeatureState(None, counterparties))
                 continue
             if len(customer) < end or (header := _HEADER.unpack_from(customer))[:2] != mark:
                 remedy = "Rebuild the states by replaying the history"
                 raise StateError(f"this state was made by another detector. {remedy}")
             n_seen.append(header[2])
             beliefs.append(customer[start:end])
-            features.append(FeatureState(customer[end:] or None, counterparty))
+            features.append(FeatureState(customer[end:] or None, counterparties))
         known = np.array([belief is not empty for belief in beliefs], dtype=np.bool_)
         table = np.frombuffer(b"".join(beliefs), np.float64).reshape(len(states), n_numbers)
         return n_seen, table[:, :n_states].copy(), known, table[:, n_states:].copy(), features
@@ -296,8 +304,8 @@ class LiveScorer:
         digest, k = bytes.fromhex(self.digest), beliefs.shape[1]
         data, size = np.hstack([beliefs, episodes]).tobytes(), 8 * (k + episodes.shape[1])
         states = []
-        for i, (n, (customer, counterparty)) in enumerate(zip(n_seen, features, strict=True)):
+        for i, (n, (customer, counterparties)) in enumerate(zip(n_seen, features, strict=True)):
             belief = data[i * size : (i + 1) * size]
             record = _HEADER.pack(digest, k, n) + belief + (customer or b"")
-            states.append(DetectorState(record, counterparty))
+            states.append(DetectorState(record, counterparties))
         return states

@@ -10,9 +10,9 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ _HINTS = {
 }
 _FIELD = re.compile(r" - at `\$\.(.+)`$|(?:required|unknown) field `(.+)`$|^column '(.+?)':")
 _PSEUDONYM = re.compile(r"~[0-9a-f]{32}")
+T = TypeVar("T")
 
 
 class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -44,7 +45,7 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     id: str
     time: float  # seconds
     customer: str
-    counterparty: str | None
+    counterparties: tuple[str | None, ...]  # in the schema's order; () if the model has none
     row: TransactionRow  # input of the features
     body: bytes  # compact JSON, with the customer's stored name
     schema: Schema
@@ -52,13 +53,25 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     is_replayed: bool = False
     label: int | None = None  # of a replayed transaction, if known
     keys: tuple[str, ...] = ()  # of its records, the customer's first; always computed
+    places: tuple[int, ...] = ()  # of these: 0 is the customer, c + 1 the schema's counterparty c
 
     def __post_init__(self) -> None:
         """Compute the keys once."""
-        keys: tuple[str, ...] = (customer_key(self.customer),)
-        if self.counterparty is not None:
-            keys += (counterparty_key(self.counterparty),)
-        msgspec.structs.force_setattr(self, "keys", keys)
+        keys, places = [customer_key(self.customer)], [0]
+        columns = zip(self.schema.counterparties, self.counterparties, strict=False)
+        for place, (column, name) in enumerate(columns, start=1):
+            if name is not None:
+                keys.append(counterparty_key(column, name))
+                places.append(place)
+        msgspec.structs.force_setattr(self, "keys", tuple(keys))
+        msgspec.structs.force_setattr(self, "places", tuple(places))
+
+    def arrange(self, values: Sequence[T], missing: T) -> list[T]:
+        """Return a value for the customer and each counterparty, from one for each of the keys."""
+        arranged = [missing] * (1 + len(self.counterparties))
+        for place, value in zip(self.places, values, strict=True):
+            arranged[place] = value
+        return arranged
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +83,7 @@ class Label(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key of the customer's record; the log knows the counterparty's."""
+        """The key of the customer's record; the log knows those of counterparties."""
         return (customer_key(self.customer),)
 
 
@@ -204,16 +217,17 @@ class TransactionDecoder:
         except DataError as problem:
             raise FieldError(str(problem)) from None
         self._check_time(row.time, sent_time)
-        schema, counterparty = self.plan.schema, row.counterparty
-        if counterparty is not None and len(counterparty) > MAX_KEY_CHARS:
-            found = f"the name has {len(counterparty):,} characters"
-            raise FieldError(f"{found}, and {MAX_KEY_CHARS} are allowed", schema.counterparty)
+        schema = self.plan.schema
+        for column, name in zip(schema.counterparties, row.counterparties, strict=True):
+            if name is not None and len(name) > MAX_KEY_CHARS:
+                found = f"the name has {len(name):,} characters"
+                raise FieldError(f"{found}, and {MAX_KEY_CHARS} are allowed", column)
         if self.pseudonymiser is not None:
             customer = self.pseudonymiser.pseudonymise(customer)
             body = self._rows.encode(fields, customer)
         body = _strip_white_space(bytes(body))
-        party = counterparty if self.plan.has_counterparty else None
-        return Transaction(id, row.time, customer, party, row, body, schema, self.label_follows)
+        others = row.counterparties if self.plan.counterparties else ()
+        return Transaction(id, row.time, customer, others, row, body, schema, self.label_follows)
 
     def _check_time(self, time: float, value: Any) -> None:
         first, last = self.times
@@ -234,8 +248,8 @@ class TransactionDecoder:
         if schema.customer_age is not None:
             example[schema.customer_age] = 100.0
         example = {**example, **self.plan.typical_values, **example}  # in this order
-        if schema.counterparty is not None:
-            example.setdefault(schema.counterparty, "example")
+        for column in schema.counterparties:
+            example.setdefault(column, "example")
         return example
 
 

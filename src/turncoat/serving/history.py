@@ -15,7 +15,13 @@ from turncoat.features import NEVER
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving import responses
 from turncoat.serving.decoding import Transaction
-from turncoat.serving.records import LogContent, customer_key, encode_label, unpack_log_content
+from turncoat.serving.records import (
+    LogContent,
+    customer_key,
+    encode_label,
+    find_column,
+    unpack_log_content,
+)
 from turncoat.serving.rounds import RecordUpdate
 from turncoat.serving.stores.protocol import SCORE, EntryFilters, LogEntry, Store, matches
 
@@ -94,63 +100,73 @@ class ScoreHistory:
     def _replay(self, key: str, entries: Sequence[LogEntry]) -> bytes | None:
         """Return a party's state after these transactions and labels, given newest first.
 
-        A customer is replayed without counterparties: how they were at the time is not logged.
+        A party is replayed without the others: how they were at the time is not logged.
         """
-        live, schema = self._detector.live, self._detector.features_.plan.schema
+        live, plan = self._detector.live, self._detector.features_.plan
         is_customer = key == customer_key(key[2:])
+        column = None if is_customer else find_column(key)
         state: bytes | None = None
         rows: list[tuple[TransactionRow, int]] = []  # not yet in `state`, with labels
-        # How each transaction counts: its label, its time or the latest before it, and how far the
-        # customer's side explains a fraud.
+        # How each transaction counts: its label, its time or the latest before it, and how far
+        # other causes explain a fraud.
         counted: dict[tuple[str, str], tuple[int, float, float]] = {}
         latest = -math.inf
         for entry in reversed(entries):
             content, is_score = _unpack(entry), entry.kind == SCORE
             name = (entry.parties[0][0], entry.transaction_id)
             if is_score and entry.belief_updated:
-                fields = msgspec.json.decode(content.body)
-                if is_customer:
-                    fields.pop(schema.counterparty, None)
+                row = parse_row(plan.schema, msgspec.json.decode(content.body))
                 label = encode_label(content.label, content.label_follows)
-                # A fraud is reported with what its customer explained then: the row does not say.
-                weighs = not is_customer and label == 1
-                rows.append((parse_row(schema, fields), NEVER if weighs else label))
-                latest = max(latest, entry.time)
-                counted[name] = label, latest, content.intruder
-                if weighs:
-                    state, rows = self._advance(state, rows, is_customer), []
+                # A fraud is reported with what other causes explained then: the row does not say.
+                weighs = column is not None and label == 1
+                rows.append((row, NEVER if weighs else label))
+                latest, explained = max(latest, entry.time), 0.0
+                if column is not None:
+                    explained = content.explained[list(dict(entry.parties)).index(key) - 1]
+                counted[name] = label, latest, explained
+                if column is not None and weighs:
+                    state, rows = self._advance(state, rows, column), []
                     if state is not None:
-                        about = latest, label, NEVER, content.intruder
-                        before = DetectorState(None, state)
-                        state = live.report_label(before, *about).counterparty
+                        about = latest, label, NEVER, explained
+                        state = live.report_label(column, state, *about)
             conditions = is_customer and not is_score and entry.belief_updated
-            reports = not is_customer and not is_score
+            reports = column is not None and not is_score
             if conditions or reports:
-                state, rows = self._advance(state, rows, is_customer), []
+                state, rows = self._advance(state, rows, column), []
             if conditions and state is not None:
                 label = int(content.label or 0)
                 state = live.condition(DetectorState(state), label).customer
-            if reports and state is not None:
+            if column is not None and reports and state is not None:
                 label = int(content.label or 0)
                 earlier, time, explained = counted.get(name, (NEVER, min(entry.time, latest), 0.0))
                 counted[name] = label, time, explained
-                before = DetectorState(None, state)
-                state = live.report_label(before, time, label, earlier, explained).counterparty
-        return self._advance(state, rows, is_customer)
+                state = live.report_label(column, state, time, label, earlier, explained)
+        return self._advance(state, rows, column)
 
     def _advance(
-        self, state: bytes | None, rows: Sequence[tuple[TransactionRow, int]], is_customer: bool
+        self, state: bytes | None, rows: Sequence[tuple[TransactionRow, int]], column: str | None
     ) -> bytes | None:
-        """Return a party's state after these rows."""
-        rows = [pair for pair in rows if is_customer or pair[0].counterparty is not None]
-        if not rows:
+        """Return the state of a customer, or of a column's counterparty, after these rows."""
+        names = self._detector.features_.plan.counterparties
+        is_own = [name == column for name in names]
+        sent, labels = [], []
+        for row, label in rows:
+            named = zip(row.counterparties, is_own, strict=True) if names else ()
+            others = tuple(name if own else None for name, own in named)
+            if column is None or any(others):
+                sent.append(row._replace(counterparties=others))
+                labels.append(label)
+        if not sent:
             return state
-        side, first = (0, DetectorState(state)) if is_customer else (1, DetectorState(None, state))
-        previous = np.full((len(rows), 2), -1)
-        previous[1:, side] = np.arange(len(rows) - 1)
-        states = [first, *[DetectorState()] * (len(rows) - 1)]
-        sent, labels = zip(*rows, strict=True)
-        return self._detector.live.advance(states, sent, labels, previous).states[-1][side]
+        first = DetectorState(state)
+        if column is not None:
+            first = DetectorState(None, tuple(state if own else None for own in is_own))
+        side = 0 if column is None else 1 + names.index(column)
+        previous = np.full((len(sent), 1 + len(names)), -1)
+        previous[1:, side] = np.arange(len(sent) - 1)
+        states = [first, *[DetectorState()] * (len(sent) - 1)]
+        last = self._detector.live.advance(states, sent, labels, previous).states[-1]
+        return last.customer if column is None else last.counterparties[side - 1]
 
 
 def _unpack(entry: LogEntry) -> LogContent:
@@ -158,7 +174,10 @@ def _unpack(entry: LogEntry) -> LogContent:
     content = unpack_log_content(entry.content)
     n_states = len(entry.parties) if entry.belief_updated else len(content.states)
     has_response = entry.kind != SCORE or bool(content.response)
-    if not has_response or not len(content.states) == len(content.state_times) == n_states:
+    n_explained = n_states - 1 if entry.kind == SCORE and n_states else 0
+    is_complete = len(content.states) == len(content.state_times) == n_states
+    is_complete &= len(content.explained) == n_explained
+    if not has_response or not is_complete:
         problem = f"the entry of transaction {entry.transaction_id!r} has another entry's content"
         raise CorruptRecordError(f"{problem}. Restore the store from a backup")
     return content

@@ -42,10 +42,10 @@ async def replay(
     if earlier := (await updater.store.read_records([key])).get(key):
         counter, done = earlier.counter, msgspec.msgpack.decode(earlier.data, type=int)
         yield order[:done], []
-    size, has_counterparty = _REPLAY_BATCH_SIZE, detector.features_.plan.has_counterparty
+    size, has_counterparties = _REPLAY_BATCH_SIZE, bool(detector.features_.plan.counterparties)
     while done < len(order):
         rows = order[done : done + size]
-        made = _make_transactions(transactions, rows, has_counterparty, pseudonymiser, digest)
+        made = _make_transactions(transactions, rows, has_counterparties, pseudonymiser, digest)
         writes = [RecordWrite(key, counter, msgspec.msgpack.encode(done + len(rows)))]
         try:
             responses = await updater.process_batch(detector, list(made), writes)
@@ -80,7 +80,7 @@ def _digest_file(
 def _make_transactions(
     transactions: Transactions,
     rows: Array,
-    has_counterparty: bool,
+    has_counterparties: bool,
     pseudonymiser: Pseudonymiser | None,
     digest: str,
 ) -> Iterator[Transaction]:
@@ -98,8 +98,8 @@ def _make_transactions(
             fields |= dict.fromkeys(schema.customer, customer)
         row = parse_row(schema, fields)._replace(time=time)
         label = None if labels[i] < 0 else int(labels[i])
-        counterparty = row.counterparty if has_counterparty else None
-        values = id, time, customer, counterparty, row, msgspec.json.encode(fields), schema
+        others = row.counterparties if has_counterparties else ()
+        values = id, time, customer, others, row, msgspec.json.encode(fields), schema
         yield Transaction(*values, label_follows=has_labels, is_replayed=True, label=label)
 
 

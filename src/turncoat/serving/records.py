@@ -6,7 +6,9 @@ Log contents are compressed with LZ4: zstd makes them smaller, and the service s
 from __future__ import annotations
 
 import zlib
+from functools import cache
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -23,9 +25,20 @@ def customer_key(customer: str) -> str:
     return f"c:{customer}"
 
 
-def counterparty_key(counterparty: str) -> str:
-    """Return the key of a counterparty's record."""
-    return f"p:{counterparty}"
+def counterparty_key(column: str, name: str) -> str:
+    """Return the key of a counterparty's record: equal names in two columns are two records."""
+    return _start_key(column) + name
+
+
+def find_column(key: str) -> str:
+    """Return the column of a counterparty's record."""
+    return unquote(key.split(":", 2)[1])
+
+
+@cache
+def _start_key(column: str) -> str:
+    """Return the start of a column's keys; a colon in its name must not end the column."""
+    return f"p:{column.replace('%', '%25').replace(':', '%3A')}:"
 
 
 class RecentScore(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -75,7 +88,9 @@ class LogContent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     label_follows: bool = True
     is_replayed: bool = False  # from a file: the model may have been fitted on it
     state_times: tuple[float, ...] = ()  # latest transaction time in each of `states`
-    intruder: float = 0.0  # P(an intruder's) when scored, for later labels
+    # How far other causes explained a fraud when scored, for later labels: one for each of the
+    # counterparties among the parties.
+    explained: tuple[float, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -75,7 +75,7 @@ class ModelRegistry:
         """Load the detector and score its example."""
         settings, detector = self._settings, load(self._folder)
         schema = detector.features_.plan.schema
-        features = {*schema.categorical, *schema.tracked, schema.counterparty}
+        features = {*schema.categorical, *schema.tracked, *schema.counterparties}
         if self.pseudonymiser is not None and (shared := features & set(schema.customer)):
             columns = f"{self._folder}: {', '.join(sorted(map(str, shared)))}"
             problem = "is part of the customer's name and a feature too"
@@ -97,5 +97,6 @@ class ModelRegistry:
         if self._settings.metrics_dir:
             digest = f"{detector.digest_}-{zlib.crc32(reference.means.tobytes()):08x}"
             folder = Path(self._settings.metrics_dir) / digest
-        drift = DriftMonitor(reference, folder, detector.features_.plan.continuous)
+        plan = detector.features_.plan
+        drift = DriftMonitor(reference, folder, plan.continuous, plan.growing)
         return ServedModel(detector, decoder, drift)

@@ -28,7 +28,8 @@ LABELS_UPDATE_NOTHING = "this service runs with --no-labels-update-belief"
 NO_BELIEF = "this model has no belief of the customer"
 NOT_LATEST = "this is not the customer's latest transaction"
 
-_COUNTERPARTY_EFFECT = "fraud reported, genuine reported or unchanged; null without one"
+_COUNTERPARTY_SOURCES = "same for each counterparty, by its column"
+_COUNTERPARTY_EFFECTS = "by column: fraud reported, genuine reported or unchanged"
 
 
 def _doc(text: str) -> Meta:
@@ -52,7 +53,7 @@ class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
     late: Annotated[bool, _doc("older than the customer's latest transaction")]
     duplicate: Annotated[bool, _doc("scored before; this is the first response")]
     belief_source: Annotated[str, _doc("new, stored, logged, current, rebuilt or restarted")]
-    counterparty_source: Annotated[str | None, _doc("same for the counterparty; null without one")]
+    counterparty_sources: Annotated[dict[str, str], _doc(_COUNTERPARTY_SOURCES)]
     model: Annotated[str, _doc("digest of the model")]
     calibration: Annotated[int, _doc("number of the calibration; 0 is the fit's")]
     reasons: Annotated[
@@ -90,7 +91,7 @@ class LabelResponse(msgspec.Struct, frozen=True):
     changed: Annotated[bool, _doc("whether the label is new")]
     belief: Annotated[str, _doc("of the customer: conditioned or unchanged")]
     why_unchanged: Annotated[str | None, _doc("why the belief is unchanged; null if it is not")]
-    counterparty: Annotated[str | None, _doc(_COUNTERPARTY_EFFECT)]
+    counterparties: Annotated[dict[str, str], _doc(_COUNTERPARTY_EFFECTS)]
 
 
 class RecentTransaction(msgspec.Struct, frozen=True):

@@ -47,19 +47,30 @@ class PreparedTransaction(NamedTuple):
     """A transaction with the records and states that it is scored with."""
 
     transaction: Transaction
-    updates: Sequence[RecordUpdate]  # of the customer and, if there is one, the counterparty
-    state: DetectorState
-    sources: Sequence[str]  # of their states
+    updates: Sequence[RecordUpdate]  # one for each of its keys
+    states: Sequence[bytes | None]
+    sources: Sequence[str]  # of these states
     is_late: bool
     keeps_belief: bool  # scored without changing any belief
-    previous: tuple[int, int] = (-1, -1)  # rows of the round that left customer and counterparty
+    rows: Sequence[int]  # of the round, that left these states; -1 if none
+
+    @property
+    def state(self) -> DetectorState:
+        """The states in the order of the schema."""
+        customer, *counterparties = self.transaction.arrange(self.states, None)
+        return DetectorState(customer, tuple(counterparties))
+
+    @property
+    def previous(self) -> list[int]:
+        """The rows in the order of the schema."""
+        return self.transaction.arrange(self.rows, -1)
 
 
 class ScoringRound:
     """Transactions scored together, in order.
 
-    A transaction continues from the state that its customer's and its counterparty's previous
-    transaction leaves in the same round. One that depends on the round in another way ends it.
+    A transaction continues from the states that the previous transactions of its customer and
+    counterparties leave in the same round. One that depends on the round in another way ends it.
     """
 
     def __init__(self) -> None:
@@ -71,7 +82,7 @@ class ScoringRound:
     def add(self, prepared: PreparedTransaction) -> bool:
         """Add a transaction; return False if it has to wait for the next round."""
         transaction = prepared.transaction
-        key, *others = transaction.keys
+        key = transaction.keys[0]
         rows = [self._last_row.get(party, -1) for party in transaction.keys]
         continues = max(rows) >= 0
         if (
@@ -81,11 +92,11 @@ class ScoringRound:
         ):
             return False
         if continues:
-            found = list(zip(rows, prepared.state[: len(rows)], prepared.sources, strict=True))
+            found = list(zip(rows, prepared.states, prepared.sources, strict=True))
             prepared = prepared._replace(
-                state=DetectorState(*(None if row >= 0 else state for row, state, _ in found)),
+                states=[None if row >= 0 else state for row, state, _ in found],
                 sources=[STORED if row >= 0 else source for row, _, source in found],
-                previous=(rows[0], rows[1] if others else -1),
+                rows=rows,
             )
         self._ids.add((key, transaction.id))
         if not prepared.keeps_belief:

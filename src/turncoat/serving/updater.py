@@ -20,7 +20,7 @@ import numpy as np
 
 from turncoat.errors import ContentionError, CorruptRecordError, DataError, StateError, StoreError
 from turncoat.features import NEVER, UNKNOWN
-from turncoat.features.chains import INTRUDER
+from turncoat.features.chains import explain_labels
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.live import FilterSteps
 from turncoat.scoring.scores import Score
@@ -28,7 +28,7 @@ from turncoat.serving import records, responses
 from turncoat.serving.batcher import Item
 from turncoat.serving.decoding import FieldError, Label, Transaction
 from turncoat.serving.history import ScoreHistory
-from turncoat.serving.records import LogContent, RecentScore, Record
+from turncoat.serving.records import LogContent, RecentScore, Record, find_column
 from turncoat.serving.responses import LabelResponse, ScoredResponse, encode_json
 from turncoat.serving.rounds import PreparedTransaction, RecordUpdate, ScoringRound
 from turncoat.serving.stores.protocol import LABEL, SCORE, LogEntry, RecordWrite, Store, WriteGroup
@@ -194,8 +194,8 @@ class BatchUpdate:
             if transaction.time < update.last_time:
                 of = transaction.keys[i], transaction.time, update
                 states[i], sources[i] = await self._history.belief_at(*of)
-        state = DetectorState(*states)
-        return PreparedTransaction(transaction, updates, state, sources, is_late, keeps_belief)
+        found = transaction, updates, states, sources, is_late, keeps_belief
+        return PreparedTransaction(*found, rows=[-1] * len(states))
 
     async def _find_duplicate(
         self, transaction: Transaction, record: Record | None
@@ -237,9 +237,10 @@ class BatchUpdate:
             # One transaction that cannot be scored must not fail the others.
             return [await self._score_alone(each) for each in transactions]
         scored: list[Result] = []
+        explained = explain_labels(np.asarray(steps.causes)).tolist()
         for row, (each, score) in enumerate(zip(prepared, scores, strict=True)):
             try:
-                scored.append(self._record_score(each, steps, row, score))
+                scored.append(self._record_score(each, steps, row, score, explained[row]))
             except Exception as problem:  # later ones may continue from this one
                 rest = [await self._score_alone(each) for each in transactions[row + 1 :]]
                 return [*scored, _explain(problem), *rest]
@@ -252,19 +253,30 @@ class BatchUpdate:
         return found
 
     def _record_score(
-        self, prepared: PreparedTransaction, steps: FilterSteps, row: int, score: Score
+        self,
+        prepared: PreparedTransaction,
+        steps: FilterSteps,
+        row: int,
+        score: Score,
+        explained: Sequence[float],
     ) -> ScoredResponse:
-        """Put a score into the records and the log; return its response."""
+        """Put a score into the records and the log; return its response.
+
+        `explained` says for each of the schema's counterparties how far other causes explain a
+        fraud.
+        """
         transaction, detector = prepared.transaction, self._detector
         customer, record = prepared.updates[0], prepared.updates[0].record
         body = self._encode_response(prepared, score)
-        states = steps.states[row][: len(prepared.updates)]
+        after = steps.states[row].customer, *steps.states[row].counterparties
+        places = transaction.places
+        parties = zip(transaction.keys, prepared.updates, places, strict=True)
         changes = [
-            _Change(key, update, after or b"", max(transaction.time, update.last_time))
-            for key, update, after in zip(transaction.keys, prepared.updates, states, strict=True)
+            _Change(key, update, after[place] or b"", max(transaction.time, update.last_time))
+            for key, update, place in parties
         ]
         if prepared.keeps_belief:  # only the customer's record counts it
-            changes = [changes[0]._replace(state=customer.state or b"")]
+            changes, places = [changes[0]._replace(state=customer.state or b"")], (0,)
         if self._policy.logs:
             logged = () if prepared.keeps_belief else changes
             content = LogContent(
@@ -278,7 +290,7 @@ class BatchUpdate:
                 transaction.label_follows,
                 transaction.is_replayed,
                 tuple([change.time for change in logged]),
-                0.0 if steps.causes is None else float(steps.causes[row, INTRUDER]),
+                tuple([explained[place - 1] for place in places[1:]]),
             )
             ids = SCORE, transaction.id, transaction.time
             self._append_entry(ids, changes, content, not prepared.keeps_belief)
@@ -296,7 +308,8 @@ class BatchUpdate:
 
     def _encode_response(self, prepared: PreparedTransaction, score: Score) -> bytes:
         transaction, detector = prepared.transaction, self._detector
-        belief_source, *counterparty_source = prepared.sources
+        belief_source, *sources = prepared.sources
+        columns = [transaction.schema.counterparties[place - 1] for place in transaction.places[1:]]
         response = responses.ScoredTransaction(
             transaction.id,
             transaction.customer,
@@ -305,7 +318,7 @@ class BatchUpdate:
             prepared.is_late,
             False,
             belief_source,
-            counterparty_source[0] if counterparty_source else None,
+            dict(zip(columns, sources, strict=True)),
             detector.digest_,
             detector.calibration_.number,
             score.reasons,
@@ -316,7 +329,7 @@ class BatchUpdate:
         """Put a label into the records and the log; return its effect.
 
         The first label conditions the belief if its transaction is the customer's latest. The first
-        label and the first that reports a fraud are passed to the counterparty, unless the
+        label and the first that reports a fraud are passed to the counterparties, unless the
         transaction counts as genuine there anyway. A corrected label counts in recalibration; what
         the customer's record learnt from the first one stays.
         """
@@ -328,29 +341,33 @@ class BatchUpdate:
             problem = f"the log has no transaction {label.id!r} of customer {label.customer!r}"
             remedy = "Score it first, and keep the log long enough"
             raise UnknownTransactionError(f"{problem}. {remedy}")
-        others = [other for other, _ in scored.parties[1:]]
+        others = {find_column(other): other for other, _ in scored.parties[1:]}
         contents = [records.unpack_log_content(entry.content) for entry in entries]
         labels = [content.label for content in contents if content.label is not None]
         why_unchanged = await self._find_why_unchanged(label, labels, customer)
         is_conditioned = why_unchanged is None
         belief = responses.CONDITIONED if is_conditioned else responses.UNCHANGED
-        counterparty = responses.UNCHANGED if others else None
+        effects = dict.fromkeys(others, responses.UNCHANGED)
         ids = label.id, label.customer, value
         if labels and labels[0] == value:  # the newest says the same
-            return LabelResponse(*ids, False, belief, why_unchanged, counterparty)
+            return LabelResponse(*ids, False, belief, why_unchanged, effects)
         live, states = self._detector.live, {key: customer.state or b""}
         if is_conditioned:
             states[key] = live.condition(DetectorState(customer.state), value).customer or b""
         content = records.unpack_log_content(scored.content)
         earlier = max(labels, default=records.encode_label(None, content.label_follows))
-        for place, other in enumerate(others if self._is_news(value, earlier) else (), start=1):
+        known = self._detector.features_.plan.counterparties
+        told = others.items() if self._is_news(value, earlier) else ()
+        for place, (column, other) in enumerate(told):
+            if column not in known:  # an earlier model's
+                continue
             await self._read([(key, other)])
             if (before := (await self._load(other)).state) is not None:
-                time = content.state_times[place]  # a late transaction counted as of a later one
-                about = time, value, earlier, content.intruder
-                state = live.report_label(DetectorState(None, before), *about)
-                reported = responses.REPORTED if value == 1 else responses.GENUINE_REPORTED
-                states[other], counterparty = state.counterparty or b"", reported
+                time = content.state_times[1 + place]  # late ones counted as of a later time
+                about = time, value, earlier, content.explained[place]
+                states[other] = live.report_label(column, before, *about)
+                is_fraud = value == 1
+                effects[column] = responses.REPORTED if is_fraud else responses.GENUINE_REPORTED
         # The customer is written even if unchanged: its counter guards what was read of the log.
         updates = [(self._records[other], other, state) for other, state in states.items()]
         changes = [_Change(other, update, new, update.last_time) for update, other, new in updates]
@@ -362,7 +379,7 @@ class BatchUpdate:
         for _, update, new, _ in changes:
             if update.record is not None:
                 update.replace(msgspec.structs.replace(update.record, state=new))
-        return LabelResponse(*ids, True, belief, why_unchanged, counterparty)
+        return LabelResponse(*ids, True, belief, why_unchanged, effects)
 
     async def _find_why_unchanged(
         self, label: Label, earlier: Sequence[int], customer: RecordUpdate

@@ -99,7 +99,7 @@ class RoleAssigner:
             amount=None if amount is None else amount.name,
             label=None if label is None else label.name,
             id=None if id is None else id.name,
-            counterparty=None if counterparty is None else counterparty.name,
+            counterparties=() if counterparty is None else (counterparty.name,),
             tracked=tuple(tracked),
             time_unit=time.unit,
             time_format=time.time_format,

@@ -39,7 +39,7 @@ class LogEntry(NamedTuple):
     transaction_id: str
     time: float  # of the transaction, in seconds
     written_at: float  # in seconds since 1970, by the server's clock
-    # The customer as (key, counter), then the counterparty if there is one. The counter is the
+    # The customer as (key, counter), then the transaction's counterparties. The counter is the
     # record's value after this entry; it orders a party's history.
     parties: tuple[tuple[str, int], ...]
     belief_updated: bool  # whether it changed the beliefs of these parties
@@ -121,10 +121,10 @@ def check_write(groups: Sequence[WriteGroup]) -> None:
         for _, id, time, written_at, parties, _, _, _ in entries:
             if not -math.inf < written_at < math.inf or time != time:
                 problem = f"needs times in seconds, not time={time} and written_at={written_at}"
-            elif not 1 <= (n := len(parties)) <= 2:
-                problem = f"needs a customer and at most one counterparty, not {n} parties"
-            elif len(parties) == 2 and parties[0][0] == parties[1][0]:
-                problem = f"has the key {parties[0][0]!r} twice"
+            elif not parties:
+                problem = "needs a customer"
+            elif len(dict(parties)) < len(parties):
+                problem = f"has a key twice: {', '.join(repr(key) for key, _ in parties)}"
             else:
                 continue
             raise ValueError(f"the log entry of transaction {id!r} {problem}")

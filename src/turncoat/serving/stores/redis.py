@@ -42,8 +42,6 @@ _TIMEOUT_S = 2.0  # for a reply
 _N_CONNECTIONS = 16
 _HISTORY_PAGE = 100  # entries
 _DELETE_BATCH = 100  # entries per script, so that others do not wait long
-_PARTIES = "customer", "counterparty"
-_PARTY_FIELDS = b"customer_key", b"counterparty_key"
 
 _WRITE = (files(__package__) / "redis_write.lua").read_text("utf-8")
 _DELETE = (files(__package__) / "redis_delete.lua").read_text("utf-8")
@@ -167,7 +165,7 @@ class RedisStore:
         records = [] if erased is None else [self._record(erased)]
         parties = set() if erased is None else {erased.encode()}
         for fields in (await self._read_entries(ids)).values():
-            parties.update(fields[name] for name in _PARTY_FIELDS if name in fields)
+            parties.update(fields[name] for name in fields if name.endswith(b"_key"))
         histories = [self._prefix + b"history:" + key for key in parties]
         keys = [self._log, self._log_by_time, *histories, *records]
         return await self._run(_DELETE, keys, ["erase" if records else "", *ids])
@@ -259,18 +257,24 @@ def _entry_fields(entry: LogEntry) -> list[bytes]:
     kind, transaction_id, time, written_at, parties, belief_updated, content, _ = entry
     texts = ["kind", kind, "transaction_id", transaction_id]
     texts += ["time", repr(float(time)), "written_at", repr(float(written_at))]
-    for name, (key, counter) in zip(_PARTIES, parties, strict=False):
+    for place, (key, counter) in enumerate(parties):
+        name = _name_party(place)
         texts += [f"{name}_key", key, f"{name}_counter", str(counter)]
     texts += ["belief_updated", str(int(belief_updated)), "content"]
     return [*(text.encode() for text in texts), content]
+
+
+def _name_party(place: int) -> str:
+    """Return how the fields of an entry's party start."""
+    return f"counterparty_{place}" if place else "customer"
 
 
 def _parse_entry(id: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
     """Return the entry with these fields; raise CorruptRecordError if it is damaged."""
     try:
         text = {name.decode(): fields[name].decode() for name in fields if name != b"content"}
-        named = [name for name in _PARTIES if f"{name}_key" in text]
-        parties = tuple((text[f"{name}_key"], int(text[f"{name}_counter"])) for name in named)
+        names = map(_name_party, range(sum(name.endswith("_key") for name in text)))
+        parties = tuple((text[f"{name}_key"], int(text[f"{name}_counter"])) for name in names)
         time, written_at = float(text["time"]), float(text["written_at"])
         updated, content = text["belief_updated"] == "1", fields[b"content"]
         id_, kind = text["transaction_id"], text["kind"]

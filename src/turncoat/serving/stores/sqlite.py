@@ -1,7 +1,7 @@
 """A store in one SQLite file, which several processes on one machine may share, or in memory.
 
 Plain SQL can read it: `records` has one row per customer or counterparty, `log` one row per scored
-transaction or label.
+transaction or label, `log_counterparties` one row for each counterparty of these.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SYNCHRONOUS = {
 }
 _MEMORY = "memory://"  # instead of a path, which would be absolute
 _APPLICATION_ID = 0x5443_4253  # "TCBS", in the header of the file
-_VERSION = 3
+_VERSION = 4
 _, *_SECTIONS = (files(__package__) / "sqlite.sql").read_text("utf-8").split("\n-- name: ")
 _SQL = {name: sql for name, _, sql in (section.partition("\n") for section in _SECTIONS)}
 # An optional condition in one statement would keep SQLite from using the index.
@@ -197,7 +197,6 @@ class SQLiteStore:
         return await self._run(self._write, groups)
 
     def _write(self, groups: Sequence[WriteGroup]) -> list[bool]:
-        entry_rows = [[_entry_row(entry) for entry in group.entries] for group in groups]
         keys = [write.key for group in groups for write in group.writes]
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -212,9 +211,20 @@ class SQLiteStore:
                 for key, expected, data, increment in group.writes
             ]
             self._db.executemany(_SQL["set_record"], records)
-            added = chain.from_iterable(compress(entry_rows, results))
-            self._db.executemany(_SQL["add_entry"], added)
+            self._add_entries([e for group in compress(groups, results) for e in group.entries])
         return results
+
+    def _add_entries(self, entries: Sequence[LogEntry]) -> None:
+        """Append to the log, with numbers that were never used."""
+        last = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+        numbered = list(enumerate(entries, start=1 + (last[0] if last else 0)))
+        self._db.executemany(_SQL["add_entry"], [_entry_row(*pair) for pair in numbered])
+        others = [
+            (number, place, *party)
+            for number, entry in numbered
+            for place, party in enumerate(entry.parties[1:], start=1)
+        ]
+        self._db.executemany(_SQL["add_counterparty"], others)
 
     async def read_history(
         self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
@@ -223,15 +233,27 @@ class SQLiteStore:
         values = {"until": math.inf, "transaction_id": None, "belief_updated": False, **filters}
         values |= {"key": key, "limit": max(limit, 0)}
         name = "read_history" if values["transaction_id"] is None else "read_transaction"
-        rows = await self._run(self._execute, _SQL[name], values)
-        return [_parse_entry(self._path, row) for row in rows]
+        return await self._run(self._read_entries, _SQL[name], values)
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
         protocol.check_cursor(after, "[0-9]{1,18}")
         values = int(after or 0), max(limit, 0)
-        rows = await self._run(self._execute, _SQL["read_log"], values)
-        return [_parse_entry(self._path, row) for row in rows]
+        return await self._run(self._read_entries, _SQL["read_log"], values)
+
+    def _read_entries(self, sql: str, values: Any) -> list[LogEntry]:
+        """Return the entries of a query with their counterparties, as of one instant."""
+        others: dict[int, list[tuple[Any, Any]]] = {}
+        with self._db:
+            self._db.execute("BEGIN DEFERRED")
+            rows = self._execute(sql, values)
+            for i in range(0, len(rows), _MAX_KEYS):
+                numbers = [row[0] for row in rows[i : i + _MAX_KEYS]]
+                marks = ",".join("?" * len(numbers))
+                sql = f"SELECT entry, key, counter FROM log_counterparties WHERE entry IN ({marks})"
+                for number, *party in self._execute(f"{sql} ORDER BY entry, place", numbers):
+                    others.setdefault(number, []).append((party[0], party[1]))
+        return [_parse_entry(self._path, row, others.get(row[0], ())) for row in rows]
 
     def _execute(self, sql: str, values: Any = ()) -> list[Any]:
         return self._db.execute(sql, values).fetchall()
@@ -318,20 +340,17 @@ def _identify(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _entry_row(entry: LogEntry) -> tuple[Any, ...]:
+def _entry_row(number: int, entry: LogEntry) -> tuple[Any, ...]:
     """Return an entry as the columns of the log."""
     kind, transaction_id, time, written_at, parties, belief_updated, content, _ = entry
-    customer, counterparty = parties[0], parties[1] if len(parties) > 1 else (None, None)
-    head = kind, transaction_id, float(time), float(written_at), *customer, *counterparty
+    head = number, kind, transaction_id, float(time), float(written_at), *parties[0]
     return *head, int(belief_updated), content
 
 
-def _parse_entry(path: str, row: Sequence[Any]) -> LogEntry:
+def _parse_entry(path: str, row: Sequence[Any], others: Sequence[tuple[Any, Any]]) -> LogEntry:
     """Return a row of the log as an entry; raise CorruptRecordError if a column is damaged."""
-    number, kind, id, time, written_at, customer, count, other, other_count, updated, content = row
-    parties: tuple[tuple[str, int], ...] = ((customer, count),)
-    if other is not None:
-        parties += ((other, other_count),)
+    number, kind, id, time, written_at, customer, count, updated, content = row
+    parties: tuple[tuple[str, int], ...] = ((customer, count), *others)
     types = [str, str, float, float, int, bytes, *[str, int] * len(parties)]
     values = kind, id, time, written_at, updated, content, *chain.from_iterable(parties)
     if [type(value) for value in values] != types:
