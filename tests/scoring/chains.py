@@ -87,6 +87,8 @@ class Service:
         self.customers[customer], after = steps.states[0]
         if is_fraud:
             assert steps.causes is not None
+            own = live.report_own_label(DetectorState(self.customers[customer]), parsed.time, 1)
+            self.customers[customer] = own.customer
             about = parsed.time, 1, UNKNOWN, float(steps.causes[0, INTRUDER])
             after = live.report_label(DetectorState(None, after), *about).counterparty
         self.terminals[terminal] = after

@@ -17,6 +17,7 @@ from turncoat.features.scaling import fill_columns
 from turncoat.features.vocabulary import hash_category
 from turncoat.numerics.engine import available_threads
 from turncoat.numerics.intruder import replay_intruder
+from turncoat.numerics.label_times import NEVER
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def fill_raw(
 
 
 def compute_causes(plan: FeaturePlan, transactions: Transactions) -> Array:
-    """Outputs of the plan's chains [N, 8], without the features."""
+    """Outputs of the plan's chains [N, 10], without the features."""
     causes = engineer_features(plan, transactions, count_missing(transactions))[2]
     return np.ascontiguousarray(causes.T)
 
@@ -82,7 +83,7 @@ def engineer_features(
 ) -> tuple[Array, Array, Array]:
     """Unscaled continuous [F, N] and categorical [C, N] features and causes, from empty states.
 
-    Causes are [8, N] with the columns `chains.CAUSES`, all 0 for a side without a chain.
+    Causes are [10, N] with the columns `chains.CAUSES`, all 0 for a side without a chain.
     """
     schema, rows, times = transactions.schema, transactions.file_rows, transactions.times
     amounts = np.full(transactions.n_rows, np.nan)
@@ -99,15 +100,15 @@ def engineer_features(
     payments = history.Payments(times, amounts, n_missing, hashes)
     history.replay_customers(transactions.offsets, payments, *own)
     history.compute_all_time_features(payments, *time)
+    labels = transactions.labels
+    if labels is None:
+        labels = np.full(transactions.n_rows, NEVER, np.int8)
     causes = np.zeros((len(chains.CAUSES), transactions.n_rows))
     if plan.chains is not None and plan.chains.intruder is not None:
-        customers = transactions.offsets, times, amounts
-        replay_intruder(*customers, plan.chains.intruder.tables, causes[: chains.N_OWN])
+        customers, waits = (transactions.offsets, times, amounts, labels), plan.label_times
+        replay_intruder(*customers, plan.chains.intruder.tables, waits, causes[: chains.N_OWN])
     if plan.has_counterparty:
         who = transactions.categories[str(schema.counterparty)].codes[rows]
-        labels = transactions.labels
-        if labels is None:
-            labels = np.full(transactions.n_rows, counterparties.NEVER, np.int8)
         ids = transactions.ids
         rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
         order = np.lexsort((rank, times, who))

@@ -26,6 +26,7 @@ from turncoat.numerics.compromise import (
 )
 from turncoat.numerics.intruder import IntruderTables
 from turncoat.numerics.jit import jit_exact
+from turncoat.numerics.label_times import DAY
 
 # Columns of the counterparty: P(fraud because of it), P(compromised), and the frauds known there
 # since the last genuine transaction, with the days since the first of them.
@@ -48,6 +49,8 @@ class IntruderChain:
     onsets_per_day: float
     ends_per_day: float
     share: float  # of the intruder's transactions while present
+    background: float  # of fraud among the owner's transactions, for whatever other cause
+    memory_rows: int  # latest transactions of a customer whose labels may still become known
     scale: int  # of amounts, as in `numerics.intruder`
     unit: float
     prior: Array  # [4] of profiles
@@ -56,8 +59,9 @@ class IntruderChain:
     @cached_property
     def tables(self) -> IntruderTables:
         """The chain for compiled code."""
-        rates = self.onsets_per_day, self.ends_per_day, self.share
-        return IntruderTables(*rates, self.scale, self.unit, self.prior, self.log_ratios)
+        rates = self.onsets_per_day, self.ends_per_day, self.share, self.background
+        profile = self.scale, self.unit, self.prior, self.log_ratios
+        return IntruderTables(*rates, self.memory_rows, *profile)
 
     def check(self) -> None:
         """Raise ValueError if a parameter is impossible."""
@@ -68,6 +72,7 @@ class IntruderChain:
                 raise ValueError(f"an intruder chain with {name} of {array.dtype} {array.shape}")
         positive = self.onsets_per_day, self.ends_per_day, self.unit, *self.prior[1:]
         is_valid = all(0 < value < math.inf for value in positive) and 0 < self.share < 1
+        is_valid &= 0 < self.background < 1 and self.memory_rows in range(1, 4097)
         is_valid &= bool(np.abs(self.log_ratios).max() <= _MAX_LOG_RATIO)
         if not is_valid or self.scale not in (intruder.ARSINH, intruder.ROOT, intruder.IDENTITY):
             raise ValueError("an intruder chain with impossible parameters")
@@ -118,7 +123,7 @@ class Chains:
         if self.intruder is not None:
             return self.intruder.tables
         nothing = np.empty(0), np.empty((0, 0))
-        return IntruderTables(0.0, 1.0, 0.0, intruder.IDENTITY, 1.0, *nothing)
+        return IntruderTables(0.0, 1.0, 0.0, 0.5, 0, intruder.IDENTITY, 1.0, *nothing)
 
     @property
     def compromise_tables(self) -> CompromiseTables:
@@ -132,21 +137,22 @@ class Chains:
         """What stored records depend on."""
         own, other = self.intruder, self.compromise
         return (
-            None if own is None else (own.scale, own.unit),
+            None if own is None else (own.memory_rows, own.scale, own.unit),
             None if other is None else (other.n_phases, other.memory_days),
         )
 
     @property
     def intruder_size(self) -> int:
         """Numbers in a customer's record."""
-        return 0 if self.intruder is None else intruder.STATE_SIZE
+        own = self.intruder
+        return 0 if own is None else intruder.state_size(own.memory_rows)
 
     def compromise_size(self, waiting_s: float) -> int:
         """Numbers in a counterparty's record, where labels count after at most `waiting_s`."""
         chain = self.compromise
         if chain is None:
             return 0
-        n_days = math.ceil(waiting_s / intruder.DAY) + 2 + math.ceil(chain.memory_days)
+        n_days = math.ceil(waiting_s / DAY) + 2 + math.ceil(chain.memory_days)
         return _BELIEFS + 2 * (chain.n_phases + 1) + n_days
 
 

@@ -20,6 +20,7 @@ from turncoat.features import chains, history
 from turncoat.features.history import DAY, SEEN_WORDS, Payment, Payments, advance
 from turncoat.numerics.compromise import CompromiseTables
 from turncoat.numerics.jit import jit_exact
+from turncoat.numerics.label_times import NEVER, UNKNOWN, find_newest_ended
 
 State: TypeAlias = tuple[Array, Array, Array, Array]  # numbers, seen, risk and compromise
 Features: TypeAlias = tuple[Array, Array, Array]  # values, codes and causes
@@ -33,7 +34,6 @@ CONTINUOUS = (
 )  # fmt: skip
 N_CONTINUOUS = len(CONTINUOUS)
 PRIOR_ROWS = 5.0  # weight of the overall fraud rate in every counterparty's risk, in transactions
-UNKNOWN, NEVER = -1, -2  # labels beside 0 and 1: not known yet, and of a row that none will follow
 
 _N_HISTORY = history.N_CONTINUOUS
 _N_NUMBERS = len(history.NUMBERS)
@@ -73,12 +73,6 @@ def _find_cell(risk: Array, day: float) -> int:
     """Where a day's cell begins."""
     n_days = (len(risk) - _RING) // _CELL_SIZE
     return _RING + _CELL_SIZE * int(day % n_days)
-
-
-@jit_exact
-def _newest_ended(time: float, delay: float) -> float:
-    """The last day that ended at least `delay` before `time`."""
-    return math.floor((time - delay) / DAY) - 1.0
 
 
 @jit_exact
@@ -186,14 +180,14 @@ def advance_counterparty(
     delay, maturity, base_rate, _, _, chain = rules
     has_chain = len(compromise) > 0
     if numbers[_N] == 0.0:
-        risk[_MATURE_DAY] = _newest_ended(payment.time, delay + maturity)
+        risk[_MATURE_DAY] = find_newest_ended(payment.time, delay + maturity)
         risk[_GENUINE_DAY:_RUN_FRAUDS] = math.nan
         if has_chain:
             chains.start_compromise(compromise, chain, risk[_MATURE_DAY])
     advance(numbers, seen, payment, tracked, values[:_N_HISTORY], codes)
     now = numbers[_LAST]  # a late row counts as now
-    today, newest_known = math.floor(now / DAY), _newest_ended(now, delay)
-    _mature_days(risk, compromise, chain, _newest_ended(now, delay + maturity))
+    today, newest_known = math.floor(now / DAY), find_newest_ended(now, delay)
+    _mature_days(risk, compromise, chain, find_newest_ended(now, delay + maturity))
     values[_N_HISTORY:] = np.nan
     causes[:] = 0.0
     if has_chain:

@@ -21,18 +21,19 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
 from turncoat.features.chains import CAUSES, Chains, pack_chains, unpack_chains
-from turncoat.features.counterparties import NEVER, UNKNOWN
 from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
+from turncoat.numerics.intruder import report_own_label
+from turncoat.numerics.label_times import NEVER, UNKNOWN
 from turncoat.panel import LABEL_DELAY_DAYS, Panel
 from turncoat.storage import BundleFormat, refuse_unreadable
 
 FEATURE_KINDS = ("processed", "engineered")
 MISSING_FLAGS = ("distinct", "all", "none")
 _SAMPLE_ROWS = 200_000  # evenly spaced fit rows for scales and missing patterns
-_FORMAT = BundleFormat("features", version=5)
+_FORMAT = BundleFormat("features", version=6)
 
 
 class FeatureRow(NamedTuple):
@@ -48,7 +49,7 @@ class FeatureSteps(NamedTuple):
     states: Sequence[FeatureState]  # after each
     continuous: Array  # [N, D]
     categorical: Array  # [N, J]
-    causes: Array  # [N, 8] `chains.CAUSES`; 0 without chains
+    causes: Array  # [N, 10] `chains.CAUSES`; 0 without chains
 
 
 class Features(BaseEstimator):  # type: ignore[misc]
@@ -320,6 +321,28 @@ class Features(BaseEstimator):  # type: ignore[misc]
         counterparties.report_label(risk, compromise, *about)
         packed = live.pack_states(plan, records, [state], [True])[0]
         return FeatureState(state.customer, packed.counterparty)
+
+    def report_own_label(
+        self, state: FeatureState, time: float, label: int, n_later: int = 0
+    ) -> FeatureState:
+        """The state after the label, 0 or 1, of the customer's own transaction at `time` is known.
+
+        `time` is in seconds; for a transaction that came late, the latest time in the state then.
+        `n_later` counts the customer's transactions with the same time that came after it. A later
+        label replaces an earlier one. Nothing changes without a chain of intruders, or if the
+        transaction is no longer among the latest that the record keeps.
+        """
+        plan = self.plan
+        if label not in (0, 1):
+            raise DataError(f"the label is {label!r}; it must be 1 for fraud or 0 for genuine")
+        if plan.chains is None or plan.chains.intruder is None or state.customer is None:
+            return state
+        records = live.unpack_states(plan, [FeatureState(state.customer)])
+        chain, numbers = plan.chains.intruder.tables, records.intruder[0]
+        if not report_own_label(numbers, time, n_later, label, chain, plan.label_times):
+            return state
+        packed = live.pack_states(plan, records, [state], [False])[0]
+        return FeatureState(packed.customer, state.counterparty)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted features into a folder; `load_features` reads them."""

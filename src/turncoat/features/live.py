@@ -21,7 +21,6 @@ from turncoat.numerics.jit import jit_exact
 
 _HEADER_BYTES = 8  # the fingerprint of the features, padded so that the numbers are aligned
 _N_PARTS = 3  # of a customer's record
-_NUMBER_OF_ROWS = history.NUMBERS.index("n")
 _N_OWN, _N_TIME = history.N_CONTINUOUS, len(history.TIME_CONTINUOUS)
 
 
@@ -48,7 +47,7 @@ class FeatureRecords(NamedTuple):
 
     numbers: Array  # [N, 21]
     seen: Array  # [N, words] uint32
-    intruder: Array  # [N, 5], or [N, 0] without the chain
+    intruder: Array  # [N, numbers of the chain], or [N, 0] without it
     counterparty_numbers: Array  # [N, 21], or [N, 0] without a counterparty
     counterparty_seen: Array
     counterparty_risk: Array
@@ -87,9 +86,9 @@ def advance_rows(
         amount = cells[layout.amount_column] if layout.amount_column >= 0 else math.nan
         payment = Payment(time, amount, float(n_missing))
         if records.intruder.shape[1] > 0:
-            is_first = records.numbers[i, _NUMBER_OF_ROWS] == 0.0
-            chain, own_causes = layout.intruder, causes[i, :N_OWN]
-            advance_intruder(records.intruder[i], is_first, time, amount, chain, own_causes)
+            chain, waits, label = layout.intruder, layout.label_times, rows.labels[i]
+            numbers, own_causes = records.intruder[i], causes[i, :N_OWN]
+            advance_intruder(numbers, time, amount, label, chain, waits, own_causes)
         advance(records.numbers[i], records.seen[i], payment, hashes, own, own_codes)
         compute_time_features(time, n_missing, time_values, time_codes)
         if len(other) > 0 and rows.has_counterparty[i]:

@@ -18,6 +18,7 @@ from turncoat.features.counterparties import RiskRules, risk_size
 from turncoat.features.scaling import ScaledColumns, Scales
 from turncoat.features.vocabulary import Vocabulary
 from turncoat.numerics.intruder import IntruderTables
+from turncoat.numerics.label_times import LabelTimes
 
 MAX_DELAY_DAYS = 3650
 
@@ -34,6 +35,7 @@ class LiveLayout(NamedTuple):
     counterparty_tracked: Array
     risk_rules: RiskRules
     intruder: IntruderTables
+    label_times: LabelTimes
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +223,7 @@ class FeaturePlan:
             counterparty_tracked=self.counterparty_tracked,
             risk_rules=self.risk_rules,
             intruder=self._chains_or_none.intruder_tables,
+            label_times=self.label_times,
         )
 
     @property
@@ -234,6 +237,17 @@ class FeaturePlan:
     def _chains_or_none(self) -> Chains:
         """The chains; without any, both sides are empty."""
         return self.chains or Chains()
+
+    @property
+    def memory_rows(self) -> int:
+        """Latest transactions of a customer whose labels may still become known."""
+        own = self._chains_or_none.intruder
+        return 0 if own is None else own.memory_rows
+
+    @property
+    def label_times(self) -> LabelTimes:
+        """When labels count."""
+        return LabelTimes(self.label_delay_s, self.label_maturity_s)
 
     @property
     def label_maturity_s(self) -> float:

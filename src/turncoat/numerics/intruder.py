@@ -4,6 +4,10 @@ While an intruder is present each transaction is the intruder's with probability
 owner's otherwise. A transaction is compared with the owner's profile, a Normal-Gamma posterior from
 the customer's own transactions. How far it lies from the profile, the surprise, has a density for
 owners and one for intruders; the table of their log ratio is all that the recursion needs.
+
+The latest transactions stay in a ring, with their evidence as it was when they were scored. Their
+labels join the evidence as they become known: a known fraud is the intruder's or has another cause,
+a known genuine transaction is the owner's.
 """
 
 from __future__ import annotations
@@ -14,24 +18,29 @@ from typing import NamedTuple
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.jit import jit, jit_exact
+from turncoat.numerics.jit import jit_exact
+from turncoat.numerics.label_times import DAY, NEVER, UNKNOWN, LabelTimes, find_known_times
 
-DAY = 86400.0
 # Surprises are looked up on a grid; at its ends the log ratio stays constant.
 MIN_SURPRISE, SURPRISE_STEP, N_SURPRISES = -8.0, 0.25, 161
 # Profiles from fewer transactions than these limits have tables of their own.
 HISTORY_LIMITS = (4.0, 16.0)
 N_HISTORY_GROUPS = len(HISTORY_LIMITS) + 1
-_MAX_EXPLAINED = 1.0 - 1e-12
 ARSINH, ROOT, IDENTITY = range(3)  # scales of amounts
 
-# A customer's state: P(intruder present), time of the last transaction; the profile: its weight,
-# mean and sum of squares.
-PRESENT, LAST_TIME, WEIGHT, MEAN, SQUARES = range(5)
-STATE_SIZE = 5
-# What `advance_intruder` writes of a transaction.
-OUTPUTS = ("intruder", "presence", "surprise", "times_usual")
-_INTRUDER, _PRESENCE, _SURPRISE, _TIMES_USUAL = range(len(OUTPUTS))
+# A customer's state: the belief before its ring of latest rows, and the belief after the rows whose
+# labels are settled, each with its time; the number of settled rows and of all rows, both since the
+# customer's first; the profile: its weight, mean and sum of squares; and the ring.
+CHECKPOINT, CHECKPOINT_TIME, SETTLED, SETTLED_TIME, N_SETTLED, N_ROWS = range(6)
+WEIGHT, MEAN, SQUARES = range(6, 9)
+_RING = 9
+# A row of the ring: its time, the ratio of the two densities when it was scored, and its label.
+_TIME, _RATIO, _LABEL = range(3)
+_ROW_SIZE = 3
+# What `advance_intruder` writes of a transaction. The last two are the frauds of the customer that
+# are known by then, as far as the ring goes back, and the days since the first of them.
+OUTPUTS = ("intruder", "presence", "surprise", "times_usual", "known_frauds", "known_days")
+_INTRUDER, _PRESENCE, _SURPRISE, _TIMES_USUAL, _KNOWN_FRAUDS, _KNOWN_DAYS = range(len(OUTPUTS))
 
 
 class IntruderTables(NamedTuple):
@@ -40,24 +49,12 @@ class IntruderTables(NamedTuple):
     onset: float  # intrusions per day
     end: float  # ends of an intrusion per day
     share: float  # of the intruder's transactions while present
+    background: float  # of fraud among the owner's transactions, for whatever other cause
+    memory_rows: int  # in a customer's ring
     scale: int  # of amounts: ARSINH, ROOT or IDENTITY
     unit: float  # of arsinh
     prior: Array  # [4] of profiles: mean, its weight, shape and rate of the precision
     log_ratios: Array  # [history groups, surprises] log density of intruders less that of owners
-
-
-class IntruderExpectations(NamedTuple):
-    """Sums of an E-step over all customers."""
-
-    log_likelihood: float
-    onsets: float
-    ends: float
-    absent_days: float
-    present_days: float
-    present_rows: float
-    intruder_rows: float
-    background_frauds: float  # frauds of the owner's rows that no known cause explains
-    labelled_rows: float
 
 
 @jit_exact
@@ -121,36 +118,163 @@ def find_history_group(weight: float) -> int:
 
 
 @jit_exact
-def advance_intruder(
-    state: Array, is_first: bool, time: float, amount: float, chain: IntruderTables, output: Array
-) -> float:
-    """Write the outputs of a transaction, then add it to the customer's state [5].
+def state_size(memory_rows: int) -> int:
+    """Numbers in a customer's state."""
+    return _RING + _ROW_SIZE * memory_rows
 
-    The profile learns from it in proportion to the probability that it is the owner's. A late
+
+@jit_exact
+def _find_row(state: Array, row: float) -> int:
+    """Where the ring has a row, counted from the customer's first."""
+    n_memory = (len(state) - _RING) // _ROW_SIZE
+    return _RING + _ROW_SIZE * (int(row) % n_memory)
+
+
+@jit_exact
+def _is_settled(state: Array, place: int, known: tuple[float, float]) -> bool:
+    """Whether time alone will not change what is known of the label of a row in the ring.
+
+    `known` are the times before which labels count, and before which rows have matured.
+    """
+    label, time = state[place + _LABEL], state[place + _TIME]
+    return bool(label == NEVER or time < (known[1] if label == UNKNOWN else known[0]))
+
+
+@jit_exact
+def _pass_time(present: float, seconds: float, chain: IntruderTables) -> float:
+    """P(intruder present) some time later."""
+    pace = chain.onset + chain.end
+    usual = chain.onset / pace
+    return usual + (present - usual) * math.exp(-pace * seconds / DAY)
+
+
+@jit_exact
+def _pass_row(
+    state: Array,
+    place: int,
+    present: float,
+    since: float,
+    known: tuple[float, float],
+    chain: IntruderTables,
+) -> float:
+    """P(intruder present) after a row of the ring, from its evidence and its label if it counts.
+
+    `present` is the belief after the row before, at the time `since`. A fraud is the intruder's or
+    has another cause; a genuine row is the owner's, however odd.
+    """
+    present = _pass_time(present, state[place + _TIME] - since, chain)
+    of_owner, of_intruder = 1.0, state[place + _RATIO]
+    if state[place + _LABEL] != NEVER and _is_settled(state, place, known):
+        if state[place + _LABEL] == 1.0:
+            of_owner = chain.background
+        else:
+            of_owner, of_intruder = 1.0 - chain.background, 0.0
+    here = present * ((1.0 - chain.share) * of_owner + chain.share * of_intruder)
+    return float(here / ((1.0 - present) * of_owner + here))
+
+
+@jit_exact
+def _make_room(state: Array, known: tuple[float, float], chain: IntruderTables) -> None:
+    """Where the ring is full, let its oldest row join the checkpoint with what is known of it."""
+    oldest = state[N_ROWS] - (len(state) - _RING) // _ROW_SIZE
+    if oldest < 0.0:
+        return
+    place, since = _find_row(state, oldest), state[CHECKPOINT_TIME]
+    state[CHECKPOINT] = _pass_row(state, place, state[CHECKPOINT], since, known, chain)
+    state[CHECKPOINT_TIME] = state[place + _TIME]
+    if state[N_SETTLED] <= oldest:
+        state[SETTLED], state[SETTLED_TIME] = state[CHECKPOINT], state[CHECKPOINT_TIME]
+        state[N_SETTLED] = oldest + 1.0
+
+
+@jit_exact
+def _settle_rows(
+    state: Array, stop: float, known: tuple[float, float], chain: IntruderTables
+) -> None:
+    """Move the settled belief over the rows before `stop`, up to the first that is not settled."""
+    while state[N_SETTLED] < stop:
+        place, since = _find_row(state, state[N_SETTLED]), state[SETTLED_TIME]
+        if not _is_settled(state, place, known):
+            return
+        state[SETTLED] = _pass_row(state, place, state[SETTLED], since, known, chain)
+        state[SETTLED_TIME] = state[place + _TIME]
+        state[N_SETTLED] += 1.0
+
+
+@jit_exact
+def _predict_presence(
+    state: Array, time: float, known: tuple[float, float], chain: IntruderTables
+) -> float:
+    """P(intruder present) at `time`, from all rows and the labels that count."""
+    present, since = state[SETTLED], state[SETTLED_TIME]
+    place = _find_row(state, state[N_SETTLED])
+    for _ in range(int(state[N_ROWS] - state[N_SETTLED])):
+        present = _pass_row(state, place, present, since, known, chain)
+        since = state[place + _TIME]
+        place += _ROW_SIZE
+        if place == len(state):
+            place = _RING
+    return _pass_time(present, time - since, chain)
+
+
+@jit_exact
+def _find_known_frauds(state: Array, known: tuple[float, float]) -> tuple[float, float]:
+    """The number of frauds in the ring whose labels count, and the time of the first."""
+    n_frauds, first = 0.0, math.nan
+    n_memory = (len(state) - _RING) // _ROW_SIZE
+    for i in range(min(int(state[N_ROWS]), n_memory)):
+        place = _RING + _ROW_SIZE * i
+        if state[place + _LABEL] == 1.0 and state[place + _TIME] < known[0]:
+            n_frauds += 1.0
+            first = np.fmin(first, state[place + _TIME])  # NaN yields
+    return n_frauds, first
+
+
+@jit_exact
+def advance_intruder(
+    state: Array,
+    time: float,
+    amount: float,
+    label: int,
+    chain: IntruderTables,
+    waits: LabelTimes,
+    output: Array,
+) -> float:
+    """Write the outputs of a transaction [6], then add it to the customer's state.
+
+    The label is 0, 1, UNKNOWN or NEVER; it affects later rows only, once it counts. The profile
+    learns from a row in proportion to the probability that it is the owner's, as of now. A late
     transaction counts as now. Without an amount there is no evidence. Returns the log ratio.
     """
-    pace = chain.onset + chain.end
-    usual_presence = chain.onset / pace
-    if is_first:
+    n_rows = state[N_ROWS]
+    if n_rows == 0.0:
         state[:] = 0.0
-        state[PRESENT], state[LAST_TIME] = usual_presence, time
-    gap = max(time - state[LAST_TIME], 0.0) / DAY
-    present = usual_presence + (state[PRESENT] - usual_presence) * math.exp(-pace * gap)
-    state[LAST_TIME] = max(time, state[LAST_TIME])
-    output[_PRESENCE] = present
+        state[CHECKPOINT] = state[SETTLED] = chain.onset / (chain.onset + chain.end)
+        state[CHECKPOINT_TIME] = state[SETTLED_TIME] = time
+    else:
+        time = max(time, state[_find_row(state, n_rows - 1.0) + _TIME])
+    known = find_known_times(time, waits)
+    n_frauds, first = _find_known_frauds(state, known)
+    output[_KNOWN_FRAUDS] = n_frauds
+    output[_KNOWN_DAYS] = math.floor(time / DAY) - math.floor(first / DAY)
+    _make_room(state, known, chain)
+    _settle_rows(state, n_rows, known, chain)
+    present = output[_PRESENCE] = _predict_presence(state, time, known, chain)
     value = transform_amount(amount, chain.scale, chain.unit)
     surprise, mean = compute_surprise(value, state, chain.prior)
+    log_ratio = 0.0
+    if math.isfinite(surprise):
+        table = chain.log_ratios[find_history_group(state[WEIGHT])]
+        log_ratio = look_up_log_ratio(table, surprise)
+    place, ratio = _find_row(state, n_rows), math.exp(log_ratio)
+    state[place + _TIME], state[place + _RATIO], state[place + _LABEL] = time, ratio, float(label)
+    state[N_ROWS] += 1.0
+    intruder = present * chain.share * ratio
+    output[_INTRUDER] = intruder / (1.0 - present * chain.share + intruder)
+    output[_SURPRISE] = output[_TIMES_USUAL] = math.nan
     if not math.isfinite(surprise):  # no amount, or one beyond computing
-        state[PRESENT] = present
-        output[_INTRUDER] = present * chain.share
-        output[_SURPRISE] = output[_TIMES_USUAL] = math.nan
-        return 0.0
-    table = chain.log_ratios[find_history_group(state[WEIGHT])]
-    log_ratio = look_up_log_ratio(table, surprise)
-    intruder = present * chain.share * math.exp(log_ratio)
-    total = 1.0 - present * chain.share + intruder
-    state[PRESENT] = (present * (1.0 - chain.share) + intruder) / total
-    output[_INTRUDER], output[_SURPRISE] = intruder / total, surprise
+        return log_ratio
+    output[_SURPRISE] = surprise
     usual = restore_amount(mean, chain.scale, chain.unit)
     output[_TIMES_USUAL] = amount / usual if usual > 0.0 else math.nan
     weight = 1.0 - output[_INTRUDER]
@@ -163,134 +287,48 @@ def advance_intruder(
 
 
 @jit_exact
-def replay_intruder(
-    offsets: Array, times: Array, amounts: Array, chain: IntruderTables, outputs: Array
-) -> Array:
-    """`advance_intruder` over whole customers: outputs [4, N]; returns the log ratios [N]."""
-    state, output, log_ratios = np.zeros(STATE_SIZE), np.zeros(len(OUTPUTS)), np.zeros(len(times))
-    for u in range(len(offsets) - 1):
-        for i in range(offsets[u], offsets[u + 1]):
-            is_first = i == offsets[u]
-            log_ratios[i] = advance_intruder(state, is_first, times[i], amounts[i], chain, output)
-            outputs[:, i] = output
-    return log_ratios
+def report_own_label(
+    state: Array, time: float, n_later: int, label: int, chain: IntruderTables, waits: LabelTimes
+) -> bool:
+    """Set the label, 0 or 1, of the customer's transaction at `time`; False if it left the ring.
 
-
-@jit
-def _integrate(start: int, end: int, days: float, presence: float, pace: float) -> Array:
-    """Expected days in each state, and passages between them per rate, times P(end | start).
-
-    The integrals of P(start, a, s) P(b, end, days - s) over s for (a, b) = (0, 0), (0, 1), (1, 0)
-    and (1, 1); every transition probability is a constant plus a multiple of exp(-pace s).
+    `n_later` counts the customer's transactions with the same time that came after it. The state is
+    then as if the label had been known from the start, apart from outputs made in between.
     """
-    decay = math.exp(-pace * days)
-    single, double = (1.0 - decay) / pace, days * decay
-    left = np.empty((2, 2))  # constant and factor of P(start, a)
-    right = np.empty((2, 2))  # of P(b, end)
-    left[0, 0], left[1, 0] = 1.0 - presence, presence
-    left[0, 1], left[1, 1] = (presence, -presence) if start == 0 else (presence - 1, 1 - presence)
-    for b in range(2):
-        right[b, 0] = presence if end == 1 else 1.0 - presence
-        right[b, 1] = (presence if b == 0 else presence - 1.0) * (1.0 if end == 0 else -1.0)
-    found = np.empty(4)
-    for a in range(2):
-        for b in range(2):
-            mixed = left[a, 1] * right[b, 0] + left[a, 0] * right[b, 1]
-            constant, squared = left[a, 0] * right[b, 0], left[a, 1] * right[b, 1]
-            found[2 * a + b] = constant * days + mixed * single + squared * double
-    return found
+    newest = state[N_ROWS] - 1.0
+    n_memory = (len(state) - _RING) // _ROW_SIZE
+    first = max(state[N_ROWS] - n_memory, 0.0)
+    row = newest
+    while row >= first and (state[_find_row(state, row) + _TIME] != time or n_later > 0):
+        n_later -= state[_find_row(state, row) + _TIME] == time
+        row -= 1.0
+    if row < first:
+        return False
+    state[_find_row(state, row) + _LABEL] = float(label)
+    state[SETTLED], state[SETTLED_TIME] = state[CHECKPOINT], state[CHECKPOINT_TIME]
+    state[N_SETTLED] = first
+    known = find_known_times(state[_find_row(state, newest) + _TIME], waits)
+    _settle_rows(state, newest, known, chain)
+    return True
 
 
-@jit
-def expect_intruder(
+@jit_exact
+def replay_intruder(
     offsets: Array,
     times: Array,
+    amounts: Array,
     labels: Array,
-    log_ratios: Array,
-    explained: Array,
-    background: float,
     chain: IntruderTables,
-    is_intruder: Array,
-) -> IntruderExpectations:
-    """E-step with labels: a fraud is the intruder's unless something else explains it.
-
-    `explained` [N] is the probability that another known cause makes the row fraud, `background`
-    that an unknown one does. Labels are 0, 1, or -1 for unknown. Writes P(the row is the
-    intruder's | all rows and labels of the customer) to `is_intruder` [N].
-    """
-    pace, share = chain.onset + chain.end, chain.share
-    presence = chain.onset / pace
-    n_max = 0
+    waits: LabelTimes,
+    outputs: Array,
+) -> Array:
+    """`advance_intruder` over whole customers: outputs [6, N]; returns the log ratios [N]."""
+    state, log_ratios = np.zeros(state_size(chain.memory_rows)), np.zeros(len(times))
+    output = np.zeros(len(OUTPUTS))
     for u in range(len(offsets) - 1):
-        n_max = max(n_max, offsets[u + 1] - offsets[u])
-    filtered, emissions, parts = np.empty((n_max, 2)), np.empty((n_max, 2)), np.empty(n_max)
-    total = onsets = ends = absent_days = present_days = 0.0
-    present_rows = intruder_rows = frauds = labelled = 0.0
-    for u in range(len(offsets) - 1):
-        first, n = offsets[u], offsets[u + 1] - offsets[u]
-        present = presence
-        for t in range(n):
-            i = first + t
-            if t > 0:
-                decay = math.exp(-pace * (times[i] - times[i - 1]) / DAY)
-                present = presence + (filtered[t - 1, 1] - presence) * decay
-            other = min(1.0 - (1.0 - background) * (1.0 - explained[i]), _MAX_EXPLAINED)
-            of_owner, of_intruder = 1.0, 1.0
-            if labels[i] == 1:
-                of_owner = other
-            elif labels[i] == 0:
-                of_owner, of_intruder = 1.0 - other, 0.0
-            intruder = share * math.exp(log_ratios[i]) * of_intruder
-            emissions[t, 0] = of_owner
-            emissions[t, 1] = (1.0 - share) * of_owner + intruder
-            parts[t] = intruder / emissions[t, 1]
-            evidence = (1.0 - present) * emissions[t, 0] + present * emissions[t, 1]
-            total += math.log(evidence)
-            filtered[t, 0] = (1.0 - present) * emissions[t, 0] / evidence
-            filtered[t, 1] = present * emissions[t, 1] / evidence
-        ahead = np.ones(2)
-        for t in range(n - 1, -1, -1):
-            i = first + t
-            absent, here = filtered[t, 0] * ahead[0], filtered[t, 1] * ahead[1]
-            here /= absent + here
-            is_intruder[i] = here * parts[t]
-            present_rows += here
-            intruder_rows += is_intruder[i]
-            if labels[i] >= 0:
-                labelled += 1.0
-            if labels[i] == 1:
-                other = min(1.0 - (1.0 - background) * (1.0 - explained[i]), _MAX_EXPLAINED)
-                frauds += (1.0 - is_intruder[i]) * background / other
-            if t == 0:
-                continue
-            days = (times[i] - times[i - 1]) / DAY
-            decay = math.exp(-pace * days)
-            ahead *= emissions[t]
-            onset, end = presence * (1.0 - decay), (1.0 - presence) * (1.0 - decay)
-            behind = np.array(
-                [
-                    (1.0 - onset) * ahead[0] + onset * ahead[1],
-                    end * ahead[0] + (1.0 - end) * ahead[1],
-                ]
-            )
-            norm = filtered[t - 1, 0] * behind[0] + filtered[t - 1, 1] * behind[1]
-            for start in range(2 if days > 0.0 else 0):
-                for stop in range(2):
-                    weight = filtered[t - 1, start] * ahead[stop] / norm
-                    found = _integrate(start, stop, days, presence, pace)
-                    absent_days += weight * found[0]
-                    onsets += weight * chain.onset * found[1]
-                    ends += weight * chain.end * found[2]
-                    present_days += weight * found[3]
-            ahead = behind / max(behind[0], behind[1])
-    return IntruderExpectations(
-        total,
-        onsets,
-        ends,
-        absent_days,
-        present_days,
-        present_rows,
-        intruder_rows,
-        frauds,
-        labelled,
-    )
+        state[N_ROWS] = 0.0
+        for i in range(offsets[u], offsets[u + 1]):
+            time, amount, label = times[i], amounts[i], labels[i]
+            log_ratios[i] = advance_intruder(state, time, amount, label, chain, waits, output)
+            outputs[:, i] = output
+    return log_ratios

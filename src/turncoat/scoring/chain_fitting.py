@@ -72,7 +72,8 @@ def fit_causes(features: Features, transactions: Transactions, seed: int = 0) ->
         if rows is not None and profile is not None:
             row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
             explained = combine_causes(compromise_risk, row_risk)[rows.places]
-            chains = replace(chains, intruder=fit_intruder(rows, profile, explained))
+            own = fit_intruder(rows, profile, explained, features.plan.label_times)
+            chains = replace(chains, intruder=own)
             plan = features.add_chains(Chains(chains.intruder)).plan
             intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
         others = combine_causes(intruder_risk, compromise_risk)
@@ -146,7 +147,7 @@ def _relearn(
         profile = Profile(own.scale, own.unit, own.prior)
         row = expit(score.scorecard.score(panel.continuous, panel.categorical))
         explained = combine_causes(compromise_risk, row)[rows.places]
-        own = fit_intruder(rows, profile, explained)
+        own = fit_intruder(rows, profile, explained, features.plan.label_times)
         plan = features.add_chains(Chains(own)).plan
         intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
     others = combine_causes(intruder_risk, compromise_risk)

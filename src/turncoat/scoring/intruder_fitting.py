@@ -20,7 +20,10 @@ from turncoat.features.chains import IntruderChain
 from turncoat.models.tuning import sample_customers
 from turncoat.numerics import intruder
 from turncoat.numerics.intruder import IntruderTables
+from turncoat.numerics.intruder_expectations import expect_intruder
+from turncoat.numerics.label_times import LabelTimes
 
+MEMORY_ROWS = 32  # latest transactions of a customer whose labels may still become known
 _MAX_ROWS = 250_000  # of whole customers
 _N_ITERATIONS = 20
 _START = (0.002, 0.1, 0.3)  # onsets and ends per day, share: where EM starts
@@ -115,28 +118,35 @@ def _fit_prior(values: Array, customers: Array) -> tuple[Array, float]:
     return prior, -best.fun * len(values) - len(values) * math.log(spread)
 
 
-def fit_intruder(rows: CustomerRows, profile: Profile, explained: Array) -> IntruderChain:
-    """EM over rates, share, background and the two densities of surprises."""
+def fit_intruder(
+    rows: CustomerRows, profile: Profile, explained: Array, waits: LabelTimes
+) -> IntruderChain:
+    """EM over rates, share, background and the two densities of surprises.
+
+    Surprises are as when rows are scored, with the labels known by then; beliefs use hindsight.
+    """
     fixed = profile.scale, profile.unit, profile.prior
     empty = np.zeros((intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES))
-    tables = IntruderTables(*_START, *fixed, empty)
+    unexplained = max(float((rows.labels == 1).mean()), 1e-6)
+    tables = IntruderTables(*_START, unexplained, MEMORY_ROWS, *fixed, empty)
     is_intruder = np.where(rows.labels == 1, 0.5 * (1.0 - explained), 0.0)
     outputs = np.zeros((len(intruder.OUTPUTS), rows.n_rows))
-    background = max(float((rows.labels == 1).mean()), 1e-6)
-    data = rows.offsets, rows.times
-    groups = _group_histories(rows)
-    intruder.replay_intruder(*data, rows.amounts, tables, outputs)
+    data, groups = (rows.offsets, rows.times), _group_histories(rows)
+    intruder.replay_intruder(*data, rows.amounts, rows.labels, tables, waits, outputs)
     tables = tables._replace(log_ratios=_compare_densities(outputs[2], groups, is_intruder))
     for _ in range(_N_ITERATIONS):
-        log_ratios = intruder.replay_intruder(*data, rows.amounts, tables, outputs)
-        found = intruder.expect_intruder(
-            *data, rows.labels, log_ratios, explained, background, tables, is_intruder
+        log_ratios = intruder.replay_intruder(
+            *data, rows.amounts, rows.labels, tables, waits, outputs
         )
-        background = (found.background_frauds + 0.5) / (found.labelled_rows + 1.0)
+        found = expect_intruder(
+            *data, rows.labels, log_ratios, explained, unexplained, tables, is_intruder
+        )
+        unexplained = (found.unexplained_frauds + 0.5) / (found.labelled_rows + 1.0)
         tables = tables._replace(
             onset=(found.onsets + 0.5) / (found.absent_days + 1.0),
             end=(found.ends + 0.5) / (found.present_days + 5.0),
             share=min((found.intruder_rows + 0.5) / (found.present_rows + 1.0), 0.999),
+            background=(found.other_frauds + 0.5) / (found.labelled_rows + 1.0),
             log_ratios=_compare_densities(outputs[2], groups, is_intruder),
         )
     return IntruderChain(*tables)

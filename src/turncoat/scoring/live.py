@@ -156,6 +156,20 @@ class LiveScorer:
         after = self.features.report_label(before, time, label, earlier, explained)
         return DetectorState(state.customer, after.counterparty)
 
+    def report_own_label(
+        self, state: DetectorState, time: float, label: int, n_later: int = 0
+    ) -> DetectorState:
+        """The state once the label of one of the customer's own transactions is known.
+
+        The arguments are those of `Features.report_own_label`. The belief of the regimes stays:
+        `condition` updates it.
+        """
+        held = self.unpack(state)
+        if held.belief is None:
+            raise DataError("this customer has no transaction yet that a label could belong to")
+        features = self.features.report_own_label(held.features, time, label, n_later)
+        return self._pack(held.belief[None], [held.n_seen], [features])[0]
+
     def unpack(self, state: DetectorState) -> UnpackedState:
         """The content of one state; StateError if it was made by another detector."""
         if not isinstance(state, DetectorState):

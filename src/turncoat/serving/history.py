@@ -57,6 +57,20 @@ class ScoreHistory:
         newest = (await self._read(key, belief_updated=True, limit=1))[:1]
         return [(entry.kind, entry.transaction_id) for entry in newest] == [(SCORE, transaction_id)]
 
+    async def count_later(self, key: str, transaction_id: str, time: float) -> int:
+        """Return how many of the customer's transactions with this time came after this one.
+
+        `time` is the time at which the transaction counts in the customer's state.
+        """
+        n_later, n_rows = 0, self._detector.features_.plan.memory_rows
+        # Each transaction in the state has at most one label that changed the belief.
+        for entry in await self._read(key, belief_updated=True, limit=2 * n_rows):
+            if entry.kind == SCORE and entry.transaction_id == transaction_id:
+                break
+            if entry.kind == SCORE and entry.time <= time:  # at the same time, or late
+                n_later += _unpack(entry).state_times[0] == time
+        return n_later
+
     async def belief_at(self, key: str, time: float, update: RecordUpdate) -> _Belief:
         """Return a party's belief as of `time`, or the present one if the log is too short."""
         entries: list[LogEntry] = []
@@ -103,6 +117,7 @@ class ScoreHistory:
         # How each transaction counts: its label, its time or the latest before it, and how far the
         # customer's side explains a fraud.
         counted: dict[tuple[str, str], tuple[int, float, float]] = {}
+        at: dict[float, list[str]] = {}  # ids of the transactions that count at each time
         latest = -math.inf
         for entry in reversed(entries):
             content, is_score = _unpack(entry), entry.kind == SCORE
@@ -117,19 +132,25 @@ class ScoreHistory:
                 rows.append((parse_row(schema, fields), NEVER if weighs else label))
                 latest = max(latest, entry.time)
                 counted[name] = label, latest, content.intruder
+                at.setdefault(latest, []).append(entry.transaction_id)
                 if weighs:
                     state, rows = self._advance(state, rows, is_customer), []
                     if state is not None:
                         about = latest, label, NEVER, content.intruder
                         before = DetectorState(None, state)
                         state = live.report_label(before, *about).counterparty
-            conditions = is_customer and not is_score and entry.belief_updated
             reports = not is_customer and not is_score
-            if conditions or reports:
+            if not is_score:
                 state, rows = self._advance(state, rows, is_customer), []
-            if conditions and state is not None:
-                label = int(content.label or 0)
-                state = live.condition(DetectorState(state), label).customer
+            if is_customer and not is_score and state is not None:
+                own, label = DetectorState(state), int(content.label or 0)
+                if entry.belief_updated:
+                    own = live.condition(own, label)
+                if name in counted:
+                    time = counted[name][1]
+                    n_later = len(at[time]) - 1 - at[time].index(entry.transaction_id)
+                    own = live.report_own_label(own, time, label, n_later)
+                state = own.customer
             if reports and state is not None:
                 label = int(content.label or 0)
                 earlier, time, explained = counted.get(name, (NEVER, min(entry.time, latest), 0.0))

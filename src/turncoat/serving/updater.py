@@ -317,8 +317,9 @@ class BatchUpdate:
 
         The first label conditions the belief if its transaction is the customer's latest. The first
         label and the first that reports a fraud are passed to the counterparty, unless the
-        transaction counts as genuine there anyway. A corrected label counts in recalibration; what
-        the customer's record learnt from the first one stays.
+        transaction counts as genuine there anyway. Every new or corrected label joins the
+        customer's chain of intruders. A corrected label counts in recalibration; what the belief
+        learnt from the first one stays.
         """
         (key,), value = label.keys, label.label
         customer = await self._load(key)
@@ -342,6 +343,10 @@ class BatchUpdate:
         if is_conditioned:
             states[key] = live.condition(DetectorState(customer.state), value).customer or b""
         content = records.unpack_log_content(scored.content)
+        if content.state_times and customer.state:  # a late transaction may have changed no state
+            own, time = DetectorState(states[key]), content.state_times[0]
+            n_later = await self._history.count_later(key, label.id, time)
+            states[key] = live.report_own_label(own, time, value, n_later).customer or b""
         earlier = max(labels, default=records.encode_label(None, content.label_follows))
         for place, other in enumerate(others if self._is_news(value, earlier) else (), start=1):
             await self._read([(key, other)])
