@@ -272,6 +272,11 @@ def test_reasons_say_what_happened() -> None:
     assert first.source == "customer"
     assert first.text.startswith(f"{fact['times_usual'][stolen]:.2g} times own usual")
     assert fact["times_usual"][stolen] > 2
+    known = int(fact["known_frauds"].argmax())
+    (customer,) = [one for one in reasons[known] if one.source == "customer"]
+    assert fact["known_frauds"][known] > 1
+    frauds = f"{fact['known_frauds'][known]:.0f} known frauds of this customer"
+    assert f"{frauds}, the first {fact['known_days'][known]:.0f} days ago" in customer.text
     (terminal,) = [one for one in reasons[bad] if one.source == TERMINAL]
     assert f"{fact['run_frauds'][bad]:.0f} known frauds there" in terminal.text
     assert f"the first {fact['run_days'][bad]:.0f} days ago" in terminal.text

@@ -24,6 +24,7 @@ INTRUDER_SOURCE, TRANSACTION_SOURCE = "customer", "transaction"
 CAUSES_TEXT = "this customer's and this counterparty's history"
 _MAX_LOG_ODDS = 25.0
 _PRESENCE, _TIMES_USUAL = CAUSES.index("presence"), CAUSES.index("times_usual")
+_KNOWN_FRAUDS, _KNOWN_DAYS = CAUSES.index("known_frauds"), CAUSES.index("known_days")
 _COMPROMISED = CAUSES.index("compromised")
 _RUN_FRAUDS, _RUN_DAYS = CAUSES.index("run_frauds"), CAUSES.index("run_days")
 _N_FOLDS = 2
@@ -142,7 +143,12 @@ class CauseScore:
 def _describe_intruder(facts: Array) -> str:
     times, presence = facts[_TIMES_USUAL], facts[_PRESENCE]
     text = "an amount like any other" if math.isnan(times) else f"{times:.2g} times own usual"
-    return f"{text}; intruder suspected before ({presence:.0%})" if presence >= 0.05 else text
+    if presence >= 0.05:
+        text = f"{text}; intruder suspected before ({presence:.0%})"
+    if not facts[_KNOWN_FRAUDS] > 0:
+        return text
+    frauds = _count_known_frauds(facts[_KNOWN_FRAUDS])
+    return f"{text}; {frauds} of this customer, the first {facts[_KNOWN_DAYS]:.0f} days ago"
 
 
 def _describe_compromise(facts: Array) -> str:
@@ -152,8 +158,11 @@ def _describe_compromise(facts: Array) -> str:
     n_frauds, days = facts[_RUN_FRAUDS], facts[_RUN_DAYS]
     if not n_frauds > 0:
         return text
-    frauds = "1 known fraud" if n_frauds == 1 else f"{n_frauds:.0f} known frauds"
-    return f"{text}: {frauds} there, the first {days:.0f} days ago"
+    return f"{text}: {_count_known_frauds(n_frauds)} there, the first {days:.0f} days ago"
+
+
+def _count_known_frauds(n_frauds: float) -> str:
+    return "1 known fraud" if n_frauds == 1 else f"{n_frauds:.0f} known frauds"
 
 
 def _describe_row(risks: Array) -> str:
