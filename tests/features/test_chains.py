@@ -36,15 +36,22 @@ from turncoat.numerics.intruder import ARSINH, IDENTITY, N_HISTORY_GROUPS, N_SUR
 
 Array = np.ndarray
 KNOWN_FRAUDS = CAUSES.index("known_frauds")
-COMPROMISE, COMPROMISED, RUN_FRAUDS, RUN_DAYS = range(6, 10)
+COMPROMISE, COMPROMISED, RUN_FRAUDS, RUN_DAYS = range(7, 11)
 RISKS = [COMPROMISE, COMPROMISED]
 
 
-def intruder_chain(scale: int = ARSINH) -> IntruderChain:
+def intruder_chain(
+    scale: int = ARSINH, columns: tuple[str, ...] = ("paid", "age")
+) -> IntruderChain:
     surprises = np.linspace(-2.0, 6.0, N_SURPRISES)
     log_ratios = np.stack([surprises * k / N_HISTORY_GROUPS for k in (1, 2, 3)])
-    prior = np.array([3.0, 1.0, 2.0, 1.5])
-    return IntruderChain(0.02, 0.2, 0.6, 0.03, 8, scale, 0.5, prior, log_ratios)
+    profiles = {
+        "paid": (scale, 0.5, [3.0, 1.0, 2.0, 1.5], log_ratios),
+        "age": (IDENTITY, 1.0, [40.0, 1.0, 2.0, 150.0], 0.4 * log_ratios),
+    }
+    chosen = (profiles[name] for name in columns)
+    scales, units, priors, tables = map(np.array, zip(*chosen, strict=True))
+    return IntruderChain(0.02, 0.2, 0.6, 0.03, 8, columns, scales, units, priors, tables)
 
 
 COMPROMISES = CompromiseChain(0.02, 12.0, 0.5, 0.02, n_phases=2, memory_days=6.0)
@@ -477,7 +484,7 @@ def test_records_have_one_size_whatever_the_history() -> None:
     made.report(4000.0, 1, earlier=0)
     assert made.state.counterparty is not None
     assert len(made.state.counterparty) == features.state_bytes[1]
-    assert features.state_bytes[0] == fitted().state_bytes[0] + (9 + 3 * 8) * 8
+    assert features.state_bytes[0] == fitted().state_bytes[0] + (6 + 3 * 2 + 3 * 8) * 8
     assert features.state_bytes[1] > fitted().state_bytes[1]
 
 
@@ -514,10 +521,16 @@ def test_records_of_the_same_size_but_another_layout_are_refused() -> None:
 
 def test_profiles_on_another_scale_are_refused() -> None:
     """The mean and squares in a record mean nothing on another scale, or with another unit."""
-    other = [intruder_chain(ROOT), intruder_chain(IDENTITY), replace(intruder_chain(), unit=9.0)]
+    other = [
+        intruder_chain(ROOT),
+        intruder_chain(IDENTITY),
+        replace(intruder_chain(), units=np.array([9.0, 1.0])),
+    ]
     other.append(replace(intruder_chain(), memory_rows=9))
+    other.append(intruder_chain(columns=("paid",)))
+    other.append(intruder_chain(columns=("age", "paid")))
     chains = [CHAINS, *(Chains(own, CHAINS.compromise) for own in other)]
-    assert len({fitted().add_chains(some).plan.fingerprint for some in chains}) == 5
+    assert len({fitted().add_chains(some).plan.fingerprint for some in chains}) == 7
 
 
 def test_chains_need_a_history() -> None:
@@ -560,13 +573,16 @@ def saved(tmp_path: Path) -> Path:
         ("intruder", {"share": 0.0}),
         ("intruder", {"share": 1.0}),
         ("intruder", {"share": "half"}),
-        ("intruder", {"scale": 3}),
+        ("intruder", {"columns": ["paid"]}),
+        ("intruder", {"columns": ["paid", "paid"]}),
+        ("intruder", {"columns": ["paid", "sum"]}),
+        ("intruder", {"columns": []}),
+        ("intruder", {"columns": 3}),
         ("intruder", {"background": 0.0}),
         ("intruder", {"background": 1.0}),
         ("intruder", {"memory_rows": 0}),
         ("intruder", {"memory_rows": 5000}),
         ("intruder", {"memory_rows": 1.5}),
-        ("intruder", {"unit": 0.0}),
         ("intruder", {"colour": 1.0}),
         ("compromise", {"onsets_per_day": 0.0}),
         ("compromise", {"onsets_per_day": None}),
@@ -606,17 +622,24 @@ def test_chains_without_a_history_are_refused(saved: Path) -> None:
         load_features(saved)
 
 
-TABLE = N_HISTORY_GROUPS, N_SURPRISES
+TABLE = 2, N_HISTORY_GROUPS, N_SURPRISES
 
 
 @pytest.mark.parametrize(
     ("name", "array"),
     [
-        ("prior", np.ones(3)),
-        ("prior", np.array([0.0, 1.0, -1.0, 1.0])),
-        ("prior", np.array([0.0, 0.0, 1.0, 1.0])),
-        ("prior", np.array([np.nan, 1.0, 1.0, 1.0])),
-        ("prior", None),
+        ("scales", np.array([ARSINH, 3])),
+        ("scales", np.array([ARSINH, ROOT], np.int32)),
+        ("scales", None),
+        ("units", np.array([0.0, 1.0])),
+        ("units", np.ones(1)),
+        ("units", None),
+        ("priors", np.ones((2, 3))),
+        ("priors", np.ones((1, 4))),
+        ("priors", np.array([[0.0, 1.0, -1.0, 1.0], np.ones(4)])),
+        ("priors", np.array([np.ones(4), [0.0, 0.0, 1.0, 1.0]])),
+        ("priors", np.array([np.ones(4), [np.nan, 1.0, 1.0, 1.0]])),
+        ("priors", None),
         ("log_ratios", np.zeros(TABLE[::-1])),
         ("log_ratios", np.zeros(TABLE, np.float32)),
         ("log_ratios", np.full(TABLE, np.inf)),

@@ -39,7 +39,8 @@ from turncoat.numerics.intruder_expectations import IntruderExpectations, expect
 from turncoat.numerics.label_times import NEVER, UNKNOWN, LabelTimes
 
 Array = np.ndarray
-INTRUDER, PRESENCE, SURPRISE, TIMES_USUAL, KNOWN_FRAUDS, KNOWN_DAYS = range(len(OUTPUTS))
+INTRUDER, PRESENCE, SURPRISE, TIMES_USUAL, ODDEST, KNOWN_FRAUDS, KNOWN_DAYS = range(7)
+PROFILE = slice(6, 9)  # of the first column, in a state
 AT_ONCE = LabelTimes(0.0, 0.0)
 # A row is the owner's without an intruder, the owner's beside an intruder, or the intruder's.
 ALONE, BESIDE, BY_INTRUDER = range(3)
@@ -47,7 +48,9 @@ IS_PRESENT = np.array([0, 1, 1])
 SCALES = [ARSINH, ROOT, IDENTITY]
 
 
-def random_chain(rng: np.random.Generator, **changes: Any) -> IntruderTables:
+def random_chain(
+    rng: np.random.Generator, n_columns: int = 1, scale: int = ARSINH, **changes: Any
+) -> IntruderTables:
     prior = np.array([rng.normal(3, 1), *rng.uniform(0.5, 3, 3)])
     chain = IntruderTables(
         onset=rng.uniform(0.01, 0.5),
@@ -55,10 +58,10 @@ def random_chain(rng: np.random.Generator, **changes: Any) -> IntruderTables:
         share=rng.uniform(0.1, 0.9),
         background=rng.uniform(0.001, 0.2),
         memory_rows=5,
-        scale=ARSINH,
-        unit=0.5,
-        prior=prior,
-        log_ratios=rng.normal(0, 2, (N_HISTORY_GROUPS, N_SURPRISES)),
+        scales=np.full(n_columns, scale),
+        units=np.full(n_columns, 0.5),
+        priors=np.tile(prior, (n_columns, 1)),
+        log_ratios=rng.normal(0, 2, (n_columns, N_HISTORY_GROUPS, N_SURPRISES)),
     )
     return chain._replace(**changes)
 
@@ -67,7 +70,8 @@ def advance(
     state: Array, time: float, amount: float, chain: IntruderTables, output: Array
 ) -> float:
     """One row that no label will follow."""
-    return advance_intruder(state, time, amount, NEVER, chain, AT_ONCE, output)
+    row = time, np.array([amount]), NEVER, chain, AT_ONCE, output, np.empty(1)
+    return advance_intruder(state, *row)
 
 
 def replay(
@@ -81,11 +85,13 @@ def replay(
 ) -> Array:
     """Rows of whole customers; without labels, none will follow."""
     known = np.full(len(times), NEVER) if labels is None else labels
-    return replay_intruder(offsets, times, amounts, known, chain, waits, outputs)
+    columns = amounts.reshape(len(times), -1)
+    found = outputs, np.empty(columns.shape)
+    return replay_intruder(offsets, times, columns, known, chain, waits, *found)
 
 
 def new_state(chain: IntruderTables) -> Array:
-    return np.zeros(state_size(chain.memory_rows))
+    return np.zeros(state_size(len(chain.units), chain.memory_rows))
 
 
 def generator(chain: IntruderTables) -> Array:
@@ -166,8 +172,7 @@ def test_a_row_without_an_amount_is_no_evidence() -> None:
     advance(state, 0.0, 30.0, chain, output)
     before = state.copy()
     assert advance(state, 0.0, np.nan, chain, output) == 0.0
-    profile = [WEIGHT, MEAN, SQUARES]
-    np.testing.assert_array_equal(state[profile], before[profile])
+    np.testing.assert_array_equal(state[PROFILE], before[PROFILE])
     later = np.zeros((2, len(OUTPUTS)))
     for some, found in zip((state.copy(), before.copy()), later, strict=True):
         advance(some, DAY, 50.0, chain, found)
@@ -309,8 +314,8 @@ class Customer:
         self.log_ratios: list[float] = []
 
     def pay(self, day: float, label: int = UNKNOWN, amount: float = 20.0) -> Array:
-        row = DAY * day, amount, label, self.chain, self.waits, self.output
-        self.log_ratios.append(advance_intruder(self.state, *row))
+        row = DAY * day, np.array([amount]), label, self.chain, self.waits, self.output
+        self.log_ratios.append(advance_intruder(self.state, *row, np.empty(1)))
         return self.output.copy()
 
     def report(self, day: float, label: int, n_later: int = 0) -> bool:
@@ -430,17 +435,19 @@ def test_the_surprise_is_that_of_the_predictive_distribution(n: int, scale: int)
     """Wallace's formula is off by at most min(0.45, 4.5 / freedom^2) up to 6 deviations."""
     rng = np.random.default_rng(n)
     prior = np.array([2.5, 0.7, 1.0, 1.3])
-    chain = random_chain(rng, scale=scale, prior=prior, share=0.0)  # every row is the owner's
+    chain = random_chain(
+        rng, scale=scale, priors=prior[None], share=0.0
+    )  # every row is the owner's
     state, output = new_state(chain), np.zeros(len(OUTPUTS))
     amounts = rng.lognormal(1, 0.5, n)
     for amount in amounts:
         advance(state, 0.0, amount, chain, output)
-    values = np.array([transform_amount(amount, scale, chain.unit) for amount in amounts])
+    values = np.array([transform_amount(amount, scale, chain.units[0]) for amount in amounts])
     predictive = predict(values, prior)
     freedom, centre, spread = predictive.args
     n_compared = 0
     for value in centre + spread * np.linspace(-40, 40, 161):
-        surprise, mean = compute_surprise(value, state, prior)
+        surprise, mean = compute_surprise(value, state[PROFILE], prior)
         assert mean == pytest.approx(centre, rel=1e-12)
         ratio = (value - mean) / spread
         wallace = np.sqrt(freedom * np.log1p(ratio**2 / freedom))
@@ -459,15 +466,15 @@ def test_profiles_weigh_rows_by_the_belief_that_they_are_the_owners(scale: int) 
     chain = random_chain(rng, scale=scale, share=0.8, onset=0.5)
     state, output = new_state(chain), np.zeros(len(OUTPUTS))
     amounts, weights = rng.lognormal(2, 1, 40), []
-    values = np.array([transform_amount(amount, scale, chain.unit) for amount in amounts])
+    values = np.array([transform_amount(amount, scale, chain.units[0]) for amount in amounts])
     for i, amount in enumerate(amounts):
         advance(state, i * DAY, amount, chain, output)
         weights.append(1.0 - output[INTRUDER])
         mean = np.average(values[: i + 1], weights=weights)
-        assert state[WEIGHT] == pytest.approx(sum(weights), rel=1e-12)
-        assert state[MEAN] == pytest.approx(mean, rel=1e-12)
+        assert state[PROFILE][WEIGHT] == pytest.approx(sum(weights), rel=1e-12)
+        assert state[PROFILE][MEAN] == pytest.approx(mean, rel=1e-12)
         squares = np.dot(weights, (values[: i + 1] - mean) ** 2)
-        assert state[SQUARES] == pytest.approx(squares, rel=1e-10, abs=1e-12)
+        assert state[PROFILE][SQUARES] == pytest.approx(squares, rel=1e-10, abs=1e-12)
     assert min(weights) < 0.5
     assert max(weights) > 0.9
 
@@ -476,16 +483,16 @@ def test_an_amount_is_compared_with_the_customers_usual_one() -> None:
     rng = np.random.default_rng(8)
     for scale in SCALES:
         prior = np.array([transform_amount(20.0, scale, 0.5), 2.0, 2.0, 1.0])
-        chain = random_chain(rng, scale=scale, prior=prior)
+        chain = random_chain(rng, scale=scale, priors=prior[None])
         state, output = new_state(chain), np.zeros(len(OUTPUTS))
         advance(state, 0.0, 100.0, chain, output)
         assert output[TIMES_USUAL] == pytest.approx(5.0, rel=1e-12)
         assert output[SURPRISE] > 0
-        _, mean = compute_surprise(0.0, state, prior)
+        _, mean = compute_surprise(0.0, state[PROFILE], prior)
         advance(state, 0.0, 60.0, chain, output)
         usual = restore_amount(mean, scale, 0.5)
         assert output[TIMES_USUAL] == pytest.approx(60.0 / usual, rel=1e-12)
-    refunds = random_chain(rng, scale=IDENTITY, prior=np.array([-5.0, 2.0, 2.0, 1.0]))
+    refunds = random_chain(rng, scale=IDENTITY, priors=np.array([[-5.0, 2.0, 2.0, 1.0]]))
     advance(new_state(refunds), 0.0, 3.0, refunds, output)
     assert np.isnan(output[TIMES_USUAL])
 
@@ -521,11 +528,57 @@ def test_short_histories_have_tables_of_their_own() -> None:
     rng = np.random.default_rng(10)
     levels = np.array([0.25, 0.5, 0.75])
     tables = np.repeat(levels[:, None], N_SURPRISES, axis=1)
-    chain = random_chain(rng, share=1e-9, log_ratios=tables)
+    chain = random_chain(rng, share=1e-9, log_ratios=tables[None])
     amounts, outputs = rng.lognormal(2, 1, 20), np.zeros((len(OUTPUTS), 20))
     found = replay(np.array([0, 20]), np.zeros(20), amounts, chain, outputs)
     # Each row weighs a little less than 1, so the fifth row still has a weight below 4.
     np.testing.assert_array_equal(found, np.repeat(levels, [5, 12, 3]))
+
+
+def test_log_ratios_of_columns_add_up() -> None:
+    """Each column has its own scale, prior and tables; a missing one is no evidence."""
+    rng = np.random.default_rng(11)
+    chain, n = random_chain(rng, n_columns=3, share=1e-12), 40
+    priors = np.array([[3.0, 1.0, 2.0, 1.5], [6.0, 0.5, 1.0, 4.0], [0.0, 2.0, 3.0, 1.0]])
+    chain = chain._replace(scales=np.array(SCALES), units=np.array([0.5, 1, 1]), priors=priors)
+    columns = np.column_stack([rng.lognormal(2, 1, n), rng.gamma(2, 20, n), rng.normal(0, 1, n)])
+    columns[rng.random((n, 3)) < 0.2] = np.nan
+    rows, never = (np.array([0, n]), DAY * np.arange(n)), np.full(n, NEVER)
+    outputs, surprises = np.zeros((len(OUTPUTS), n)), np.empty((n, 3))
+    found = replay_intruder(*rows, columns, never, chain, AT_ONCE, outputs, surprises)
+    apart, own_surprises = np.zeros((n, 3)), np.empty((n, 3))
+    for c in range(3):
+        one = chain._replace(
+            scales=chain.scales[[c]],
+            units=chain.units[[c]],
+            priors=priors[[c]],
+            log_ratios=chain.log_ratios[[c]],
+        )
+        about = one, AT_ONCE, outputs[:, :].copy(), own_surprises[:, [c]].copy()
+        apart[:, c] = replay_intruder(*rows, columns[:, [c]].copy(), never, *about)
+        np.testing.assert_allclose(surprises[:, c], about[3][:, 0], rtol=1e-9)
+    np.testing.assert_allclose(found, apart.sum(axis=1), rtol=1e-9, atol=1e-9)
+    known = ~np.isnan(columns)
+    np.testing.assert_array_equal(np.isnan(surprises), ~known)
+    some = known.any(axis=1)
+    oddest = np.where(known, apart, -np.inf).argmax(axis=1)
+    np.testing.assert_array_equal(outputs[ODDEST, some], oddest[some])
+    np.testing.assert_array_equal(outputs[SURPRISE, some], surprises[some, oddest[some]])
+    assert np.isnan(outputs[ODDEST, ~some]).all()
+    assert (np.bincount(oddest[some]) > 3).all()
+
+
+def test_overwhelming_evidence_stays_finite() -> None:
+    rng = np.random.default_rng(12)
+    chain = random_chain(rng, n_columns=4)
+    for level in (-400.0, 400.0):
+        chain = chain._replace(log_ratios=np.full(chain.log_ratios.shape, level))
+        outputs, columns = np.zeros((len(OUTPUTS), 30)), rng.lognormal(2, 1, (30, 4))
+        labels = rng.choice([0, 1, NEVER], 30)
+        replay(np.array([0, 30]), 2 * DAY * np.arange(30.0), columns, chain, outputs, labels)
+        risks = outputs[[INTRUDER, PRESENCE]]
+        assert np.isfinite(risks).all()
+        assert ((risks >= 0) & (risks <= 1)).all()
 
 
 class Rows(NamedTuple):

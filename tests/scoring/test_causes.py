@@ -463,7 +463,8 @@ ARRAYS: dict[str, Any] = {
     "ranker.causes.scorecard.columns": lambda array: array + 1000,
     "ranker.causes.scorecard.edges": lambda array: np.nan * array,
     "ranker.causes.scorecard.starts": lambda array: array[::-1].copy(),
-    "features.intruder.prior": lambda array: -array,
+    "features.intruder.priors": lambda array: -array,
+    "features.intruder.scales": lambda array: array + 7,
     "features.intruder.log_ratios": lambda array: array[:, :-1].copy(),
 }
 
@@ -498,7 +499,7 @@ CHAINS = {
     "no phases": {"compromise": {"n_phases": 0}},
     "a negative length": {"compromise": {"mean_days": -1.0}},
     "no onsets": {"intruder": {"onsets_per_day": 0.0}},
-    "another scale": {"intruder": {"scale": 7}},
+    "another column": {"intruder": {"columns": ["TX_FRAUD"]}},
     "a field too many": {"intruder": {"speed": 1.0}},
 }
 

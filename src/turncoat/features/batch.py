@@ -73,7 +73,7 @@ def fill_raw(
 
 
 def compute_causes(plan: FeaturePlan, transactions: Transactions) -> Array:
-    """Outputs of the plan's chains [N, 10], without the features."""
+    """Outputs of the plan's chains [N, 11], without the features."""
     causes = engineer_features(plan, transactions, count_missing(transactions))[2]
     return np.ascontiguousarray(causes.T)
 
@@ -83,7 +83,7 @@ def engineer_features(
 ) -> tuple[Array, Array, Array]:
     """Unscaled continuous [F, N] and categorical [C, N] features and causes, from empty states.
 
-    Causes are [10, N] with the columns `chains.CAUSES`, all 0 for a side without a chain.
+    Causes are [11, N] with the columns `chains.CAUSES`, all 0 for a side without a chain.
     """
     schema, rows, times = transactions.schema, transactions.file_rows, transactions.times
     amounts = np.full(transactions.n_rows, np.nan)
@@ -105,8 +105,11 @@ def engineer_features(
         labels = np.full(transactions.n_rows, NEVER, np.int8)
     causes = np.zeros((len(chains.CAUSES), transactions.n_rows))
     if plan.chains is not None and plan.chains.intruder is not None:
-        customers, waits = (transactions.offsets, times, amounts, labels), plan.label_times
-        replay_intruder(*customers, plan.chains.intruder.tables, waits, causes[: chains.N_OWN])
+        chain = plan.chains.intruder
+        columns = np.column_stack([transactions.numbers[name][rows] for name in chain.columns])
+        customers = transactions.offsets, times, columns, labels
+        scratch = causes[: chains.N_OWN], np.empty(columns.shape)
+        replay_intruder(*customers, chain.tables, plan.label_times, *scratch)
     if plan.has_counterparty:
         who = transactions.categories[str(schema.counterparty)].codes[rows]
         ids = transactions.ids

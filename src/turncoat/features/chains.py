@@ -40,6 +40,7 @@ MEMORY_DAYS = 30.0  # for which a label that comes late still changes the counte
 # of the last matured day, and the log likelihood ratios of the days in between and after.
 _ORIGIN_DAY, _BELIEFS = 0, 1
 _MAX_LOG_RATIO = 500.0
+_ARRAYS = ("scales", "units", "priors", "log_ratios")  # of an intruder chain
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,30 +52,36 @@ class IntruderChain:
     share: float  # of the intruder's transactions while present
     background: float  # of fraud among the owner's transactions, for whatever other cause
     memory_rows: int  # latest transactions of a customer whose labels may still become known
-    scale: int  # of amounts, as in `numerics.intruder`
-    unit: float
-    prior: Array  # [4] of profiles
-    log_ratios: Array  # [3, 161]
+    columns: tuple[str, ...]  # [C] that have a profile, the amount first
+    scales: Array  # [C] int64, as in `numerics.intruder`
+    units: Array  # [C]
+    priors: Array  # [C, 4] of profiles
+    log_ratios: Array  # [C, 3, 161]
 
     @cached_property
     def tables(self) -> IntruderTables:
         """The chain for compiled code."""
         rates = self.onsets_per_day, self.ends_per_day, self.share, self.background
-        profile = self.scale, self.unit, self.prior, self.log_ratios
+        profile = self.scales, self.units, self.priors, self.log_ratios
         return IntruderTables(*rates, self.memory_rows, *profile)
 
     def check(self) -> None:
         """Raise ValueError if a parameter is impossible."""
-        size = intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES
-        for name, shape in (("prior", (4,)), ("log_ratios", size)):
-            array = getattr(self, name)
-            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+        n, size = len(self.columns), (intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES)
+        shapes = {"scales": (n,), "units": (n,), "priors": (n, 4), "log_ratios": (n, *size)}
+        for name, shape in shapes.items():
+            array, kind = getattr(self, name), np.int64 if name == "scales" else np.float64
+            if array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
                 raise ValueError(f"an intruder chain with {name} of {array.dtype} {array.shape}")
-        positive = self.onsets_per_day, self.ends_per_day, self.unit, *self.prior[1:]
+        if n == 0 or len(set(self.columns)) < n:
+            raise ValueError(f"an intruder chain with profiles of {self.columns}")
+        rates = self.onsets_per_day, self.ends_per_day
+        positive = *rates, *self.units, *self.priors[:, 1:].ravel()
         is_valid = all(0 < value < math.inf for value in positive) and 0 < self.share < 1
         is_valid &= 0 < self.background < 1 and self.memory_rows in range(1, 4097)
         is_valid &= bool(np.abs(self.log_ratios).max() <= _MAX_LOG_RATIO)
-        if not is_valid or self.scale not in (intruder.ARSINH, intruder.ROOT, intruder.IDENTITY):
+        scales = intruder.ARSINH, intruder.ROOT, intruder.IDENTITY
+        if not is_valid or not np.isin(self.scales, scales).all():
             raise ValueError("an intruder chain with impossible parameters")
 
 
@@ -122,8 +129,8 @@ class Chains:
         """Tables of the customer's chain; without one, an empty prior."""
         if self.intruder is not None:
             return self.intruder.tables
-        nothing = np.empty(0), np.empty((0, 0))
-        return IntruderTables(0.0, 1.0, 0.0, 0.5, 0, intruder.IDENTITY, 1.0, *nothing)
+        nothing = np.empty(0, np.int64), np.empty(0), np.empty((0, 4)), np.empty((0, 0, 0))
+        return IntruderTables(0.0, 1.0, 0.0, 0.5, 0, *nothing)
 
     @property
     def compromise_tables(self) -> CompromiseTables:
@@ -137,7 +144,9 @@ class Chains:
         """What stored records depend on."""
         own, other = self.intruder, self.compromise
         return (
-            None if own is None else (own.memory_rows, own.scale, own.unit),
+            None
+            if own is None
+            else (own.memory_rows, own.columns, own.scales.tolist(), own.units.tolist()),
             None if other is None else (other.n_phases, other.memory_days),
         )
 
@@ -145,7 +154,12 @@ class Chains:
     def intruder_size(self) -> int:
         """Numbers in a customer's record."""
         own = self.intruder
-        return 0 if own is None else intruder.state_size(own.memory_rows)
+        return 0 if own is None else intruder.state_size(len(own.columns), own.memory_rows)
+
+    @property
+    def profile_columns(self) -> tuple[str, ...]:
+        """Columns of the customer's profiles."""
+        return () if self.intruder is None else self.intruder.columns
 
     def compromise_size(self, waiting_s: float) -> int:
         """Numbers in a counterparty's record, where labels count after at most `waiting_s`."""
@@ -164,7 +178,7 @@ def pack_chains(chains: Chains | None) -> tuple[dict[str, Any] | None, dict[str,
     content = {name: None if side is None else _list_fields(side) for name, side in sides.items()}
     arrays: dict[str, Array] = {}
     if content["intruder"] is not None:
-        for name in ("prior", "log_ratios"):
+        for name in _ARRAYS:
             arrays[f"intruder.{name}"] = content["intruder"].pop(name)
     return content, arrays
 
@@ -175,7 +189,8 @@ def unpack_chains(content: dict[str, Any] | None, arrays: dict[str, Array]) -> C
         return None
     own, other = content["intruder"], content["compromise"]
     if own is not None:
-        own = {**own, **{name: arrays[f"intruder.{name}"] for name in ("prior", "log_ratios")}}
+        own = {**own, **{name: arrays[f"intruder.{name}"] for name in _ARRAYS}}
+        own["columns"] = tuple(map(str, own["columns"]))
     chains = Chains(
         None if own is None else IntruderChain(**own),
         None if other is None else CompromiseChain(**other),

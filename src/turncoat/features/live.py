@@ -66,7 +66,7 @@ def advance_rows(
     own, own_codes = values[:_N_OWN], codes[:n_own_codes]
     time_values, time_codes = values[_N_OWN : _N_OWN + _N_TIME], codes[n_own_codes:]
     other, other_codes = values[_N_OWN + _N_TIME :], codes[n_own_codes + 1 :]
-    flagged = layout.flagged
+    flagged, surprises = layout.flagged, np.empty(len(layout.profile_columns))
     for i in range(len(rows.times)):
         cells, hashes, time = rows.cells[i], rows.hashes[i], rows.times[i]
         n_missing = fill_row(cells, layout.raw, continuous[i], categorical[i])
@@ -87,8 +87,8 @@ def advance_rows(
         payment = Payment(time, amount, float(n_missing))
         if records.intruder.shape[1] > 0:
             chain, waits, label = layout.intruder, layout.label_times, rows.labels[i]
-            numbers, own_causes = records.intruder[i], causes[i, :N_OWN]
-            advance_intruder(numbers, time, amount, label, chain, waits, own_causes)
+            about = cells[layout.profile_columns], label, chain, waits, causes[i, :N_OWN], surprises
+            advance_intruder(records.intruder[i], time, *about)
         advance(records.numbers[i], records.seen[i], payment, hashes, own, own_codes)
         compute_time_features(time, n_missing, time_values, time_codes)
         if len(other) > 0 and rows.has_counterparty[i]:

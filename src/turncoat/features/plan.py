@@ -32,6 +32,7 @@ class LiveLayout(NamedTuple):
     n_categorical: int
     flagged: tuple[Array, Array]
     amount_column: int  # -1 if there is no amount
+    profile_columns: Array  # indices of the columns with a profile
     counterparty_tracked: Array
     risk_rules: RiskRules
     intruder: IntruderTables
@@ -87,6 +88,7 @@ class FeaturePlan:
         for names, allowed, what in (
             (self.flagged, (*self.schema.continuous, *self.schema.categorical), "flagged columns"),
             (self.include or (), (*self.all_continuous, *self.all_categorical), "features"),
+            (self._chains_or_none.profile_columns, self.schema.continuous, "profile columns"),
         ):
             if unknown := sorted(set(names) - set(allowed)):
                 raise ValueError(f"unknown {what}: {', '.join(map(repr, unknown))}")
@@ -214,12 +216,14 @@ class FeaturePlan:
     def live_layout(self) -> LiveLayout:
         """The plan for compiled code."""
         amount, numbers = self.schema.amount, self.schema.continuous
+        profile = self._chains_or_none.profile_columns
         return LiveLayout(
             *self.layouts,
             first_engineered=self.first_engineered,
             n_categorical=len(self.vocabularies),
             flagged=self.flagged_categorical,
             amount_column=-1 if amount is None else numbers.index(amount),
+            profile_columns=np.array([numbers.index(name) for name in profile], dtype=np.int64),
             counterparty_tracked=self.counterparty_tracked,
             risk_rules=self.risk_rules,
             intruder=self._chains_or_none.intruder_tables,

@@ -1,9 +1,10 @@
 """The customer's chain in continuous time: owner alone, or an intruder present (docs/chains.md).
 
 While an intruder is present each transaction is the intruder's with probability `share`, and the
-owner's otherwise. A transaction is compared with the owner's profile, a Normal-Gamma posterior from
-the customer's own transactions. How far it lies from the profile, the surprise, has a density for
-owners and one for intruders; the table of their log ratio is all that the recursion needs.
+owner's otherwise. A transaction is compared with the owner's profiles of the amount and maybe other
+columns, each a Normal-Gamma posterior from the customer's own transactions. How far it lies from a
+profile, the surprise, has a density for owners and one for intruders; the tables of their log ratio
+are all that the recursion needs. Log ratios of columns add up.
 
 The latest transactions stay in a ring, with their evidence as it was when they were scored. Their
 labels join the evidence as they become known: a known fraud is the intruder's or has another cause,
@@ -26,21 +27,33 @@ MIN_SURPRISE, SURPRISE_STEP, N_SURPRISES = -8.0, 0.25, 161
 # Profiles from fewer transactions than these limits have tables of their own.
 HISTORY_LIMITS = (4.0, 16.0)
 N_HISTORY_GROUPS = len(HISTORY_LIMITS) + 1
-ARSINH, ROOT, IDENTITY = range(3)  # scales of amounts
+ARSINH, ROOT, IDENTITY = range(3)  # scales of columns
+_MAX_LOG_RATIO = 500.0  # of all columns together
 
 # A customer's state: the belief before its ring of latest rows, and the belief after the rows whose
 # labels are settled, each with its time; the number of settled rows and of all rows, both since the
-# customer's first; the profile: its weight, mean and sum of squares; and the ring.
+# customer's first; the profiles, each of three numbers; and the ring.
 CHECKPOINT, CHECKPOINT_TIME, SETTLED, SETTLED_TIME, N_SETTLED, N_ROWS = range(6)
-WEIGHT, MEAN, SQUARES = range(6, 9)
-_RING = 9
+_PROFILES = 6
+# A profile: its weight, mean and sum of squares.
+WEIGHT, MEAN, SQUARES = range(3)
+PROFILE_SIZE = 3
 # A row of the ring: its time, the ratio of the two densities when it was scored, and its label.
 _TIME, _RATIO, _LABEL = range(3)
 _ROW_SIZE = 3
-# What `advance_intruder` writes of a transaction. The last two are the frauds of the customer that
-# are known by then, as far as the ring goes back, and the days since the first of them.
-OUTPUTS = ("intruder", "presence", "surprise", "times_usual", "known_frauds", "known_days")
-_INTRUDER, _PRESENCE, _SURPRISE, _TIMES_USUAL, _KNOWN_FRAUDS, _KNOWN_DAYS = range(len(OUTPUTS))
+# What `advance_intruder` writes of a transaction. `surprise` and `times_usual` are of the column
+# with the highest log ratio, the `oddest`. The last two are the frauds of the customer that are
+# known by then, as far as the ring goes back, and the days since the first of them.
+OUTPUTS = (
+    "intruder",
+    "presence",
+    "surprise",
+    "times_usual",
+    "oddest",
+    "known_frauds",
+    "known_days",
+)
+_INTRUDER, _PRESENCE, _SURPRISE, _TIMES_USUAL, _ODDEST, _KNOWN_FRAUDS, _KNOWN_DAYS = range(7)
 
 
 class IntruderTables(NamedTuple):
@@ -51,15 +64,16 @@ class IntruderTables(NamedTuple):
     share: float  # of the intruder's transactions while present
     background: float  # of fraud among the owner's transactions, for whatever other cause
     memory_rows: int  # in a customer's ring
-    scale: int  # of amounts: ARSINH, ROOT or IDENTITY
-    unit: float  # of arsinh
-    prior: Array  # [4] of profiles: mean, its weight, shape and rate of the precision
-    log_ratios: Array  # [history groups, surprises] log density of intruders less that of owners
+    scales: Array  # [C] of the profiles' columns: ARSINH, ROOT or IDENTITY
+    units: Array  # [C] of arsinh
+    priors: Array  # [C, 4] of profiles: mean, its weight, shape and rate of the precision
+    # [C, history groups, surprises] log density of intruders less that of owners
+    log_ratios: Array
 
 
 @jit_exact
 def transform_amount(amount: float, scale: int, unit: float) -> float:
-    """The amount on the profile's scale."""
+    """An amount, or the value of another column, on the profile's scale."""
     if scale == ARSINH:
         return math.asinh(amount / unit)
     if scale == ROOT:
@@ -78,16 +92,16 @@ def restore_amount(value: float, scale: int, unit: float) -> float:
 
 
 @jit_exact
-def compute_surprise(value: float, state: Array, prior: Array) -> tuple[float, float]:
+def compute_surprise(value: float, profile: Array, prior: Array) -> tuple[float, float]:
     """How far a value lies from the profile, in standard normal units, and the profile's mean.
 
     The predictive distribution is Student's t; Wallace's formula makes it normal.
     """
-    weight, kappa = state[WEIGHT], prior[1] + state[WEIGHT]
+    weight, kappa = profile[WEIGHT], prior[1] + profile[WEIGHT]
     shape = prior[2] + 0.5 * weight
-    mean = (prior[1] * prior[0] + weight * state[MEAN]) / kappa
-    off = state[MEAN] - prior[0]
-    rate = prior[3] + 0.5 * state[SQUARES] + 0.5 * prior[1] * weight * off * off / kappa
+    mean = (prior[1] * prior[0] + weight * profile[MEAN]) / kappa
+    off = profile[MEAN] - prior[0]
+    rate = prior[3] + 0.5 * profile[SQUARES] + 0.5 * prior[1] * weight * off * off / kappa
     ratio = (value - mean) / math.sqrt(rate * (kappa + 1.0) / (shape * kappa))
     freedom = 2.0 * shape
     normal = math.sqrt(freedom * math.log1p(ratio * ratio / freedom))
@@ -118,16 +132,21 @@ def find_history_group(weight: float) -> int:
 
 
 @jit_exact
-def state_size(memory_rows: int) -> int:
+def state_size(n_profiles: int, memory_rows: int) -> int:
     """Numbers in a customer's state."""
-    return _RING + _ROW_SIZE * memory_rows
+    return _PROFILES + PROFILE_SIZE * n_profiles + _ROW_SIZE * memory_rows
 
 
 @jit_exact
-def _find_row(state: Array, row: float) -> int:
+def _find_ring(chain: IntruderTables) -> int:
+    """Where the ring begins in a state."""
+    return _PROFILES + PROFILE_SIZE * len(chain.units)
+
+
+@jit_exact
+def _find_row(chain: IntruderTables, row: float) -> int:
     """Where the ring has a row, counted from the customer's first."""
-    n_memory = (len(state) - _RING) // _ROW_SIZE
-    return _RING + _ROW_SIZE * (int(row) % n_memory)
+    return _find_ring(chain) + _ROW_SIZE * (int(row) % chain.memory_rows)
 
 
 @jit_exact
@@ -176,10 +195,10 @@ def _pass_row(
 @jit_exact
 def _make_room(state: Array, known: tuple[float, float], chain: IntruderTables) -> None:
     """Where the ring is full, let its oldest row join the checkpoint with what is known of it."""
-    oldest = state[N_ROWS] - (len(state) - _RING) // _ROW_SIZE
+    oldest = state[N_ROWS] - chain.memory_rows
     if oldest < 0.0:
         return
-    place, since = _find_row(state, oldest), state[CHECKPOINT_TIME]
+    place, since = _find_row(chain, oldest), state[CHECKPOINT_TIME]
     state[CHECKPOINT] = _pass_row(state, place, state[CHECKPOINT], since, known, chain)
     state[CHECKPOINT_TIME] = state[place + _TIME]
     if state[N_SETTLED] <= oldest:
@@ -193,7 +212,7 @@ def _settle_rows(
 ) -> None:
     """Move the settled belief over the rows before `stop`, up to the first that is not settled."""
     while state[N_SETTLED] < stop:
-        place, since = _find_row(state, state[N_SETTLED]), state[SETTLED_TIME]
+        place, since = _find_row(chain, state[N_SETTLED]), state[SETTLED_TIME]
         if not _is_settled(state, place, known):
             return
         state[SETTLED] = _pass_row(state, place, state[SETTLED], since, known, chain)
@@ -207,23 +226,24 @@ def _predict_presence(
 ) -> float:
     """P(intruder present) at `time`, from all rows and the labels that count."""
     present, since = state[SETTLED], state[SETTLED_TIME]
-    place = _find_row(state, state[N_SETTLED])
+    place = _find_row(chain, state[N_SETTLED])
     for _ in range(int(state[N_ROWS] - state[N_SETTLED])):
         present = _pass_row(state, place, present, since, known, chain)
         since = state[place + _TIME]
         place += _ROW_SIZE
         if place == len(state):
-            place = _RING
+            place = _find_ring(chain)
     return _pass_time(present, time - since, chain)
 
 
 @jit_exact
-def _find_known_frauds(state: Array, known: tuple[float, float]) -> tuple[float, float]:
+def _find_known_frauds(
+    state: Array, known: tuple[float, float], chain: IntruderTables
+) -> tuple[float, float]:
     """The number of frauds in the ring whose labels count, and the time of the first."""
     n_frauds, first = 0.0, math.nan
-    n_memory = (len(state) - _RING) // _ROW_SIZE
-    for i in range(min(int(state[N_ROWS]), n_memory)):
-        place = _RING + _ROW_SIZE * i
+    for i in range(min(int(state[N_ROWS]), chain.memory_rows)):
+        place = _find_ring(chain) + _ROW_SIZE * i
         if state[place + _LABEL] == 1.0 and state[place + _TIME] < known[0]:
             n_frauds += 1.0
             first = np.fmin(first, state[place + _TIME])  # NaN yields
@@ -231,20 +251,70 @@ def _find_known_frauds(state: Array, known: tuple[float, float]) -> tuple[float,
 
 
 @jit_exact
+def _weigh_columns(
+    state: Array, columns: Array, chain: IntruderTables, output: Array, surprises: Array
+) -> float:
+    """The log ratio of a transaction's columns [C]; writes their surprises and the oddest of them.
+
+    A column that is missing, or beyond computing, is no evidence; its surprise is NaN.
+    """
+    total, highest = 0.0, -math.inf
+    output[_SURPRISE] = output[_TIMES_USUAL] = output[_ODDEST] = math.nan
+    for c in range(len(columns)):
+        scale, unit, first = chain.scales[c], chain.units[c], _PROFILES + PROFILE_SIZE * c
+        value = transform_amount(columns[c], scale, unit)
+        profile = state[first : first + PROFILE_SIZE]
+        surprise, mean = compute_surprise(value, profile, chain.priors[c])
+        surprises[c] = math.nan
+        if not math.isfinite(surprise):
+            continue
+        surprises[c] = surprise
+        table = chain.log_ratios[c, find_history_group(profile[WEIGHT])]
+        log_ratio = look_up_log_ratio(table, surprise)
+        total += log_ratio
+        if log_ratio > highest:
+            highest = log_ratio
+            usual = restore_amount(mean, scale, unit)
+            output[_SURPRISE], output[_ODDEST] = surprise, c
+            output[_TIMES_USUAL] = columns[c] / usual if usual > 0.0 else math.nan
+    return min(max(total, -_MAX_LOG_RATIO), _MAX_LOG_RATIO)
+
+
+@jit_exact
+def _learn_columns(
+    state: Array, columns: Array, surprises: Array, weight: float, chain: IntruderTables
+) -> None:
+    """Add a transaction's columns to the profiles with the weight of its being the owner's."""
+    for c in range(len(columns)):
+        if math.isnan(surprises[c]):
+            continue
+        value = transform_amount(columns[c], chain.scales[c], chain.units[c])
+        first = _PROFILES + PROFILE_SIZE * c
+        profile = state[first : first + PROFILE_SIZE]
+        profile[WEIGHT] += weight
+        if profile[WEIGHT] > 0.0:
+            off = value - profile[MEAN]
+            profile[MEAN] += off * weight / profile[WEIGHT]
+            profile[SQUARES] += weight * off * (value - profile[MEAN])
+
+
+@jit_exact
 def advance_intruder(
     state: Array,
     time: float,
-    amount: float,
+    columns: Array,
     label: int,
     chain: IntruderTables,
     waits: LabelTimes,
     output: Array,
+    surprises: Array,
 ) -> float:
-    """Write the outputs of a transaction [6], then add it to the customer's state.
+    """Write the outputs of a transaction [7], then add it to the customer's state.
 
-    The label is 0, 1, UNKNOWN or NEVER; it affects later rows only, once it counts. The profile
-    learns from a row in proportion to the probability that it is the owner's, as of now. A late
-    transaction counts as now. Without an amount there is no evidence. Returns the log ratio.
+    `columns` [C] are those of the profiles, NaN if missing; their surprises are written to
+    `surprises` [C]. The label is 0, 1, UNKNOWN or NEVER; it affects later rows only, once it
+    counts. Profiles learn from a row in proportion to the probability that it is the owner's, as of
+    now. A late transaction counts as now. Returns the log ratio.
     """
     n_rows = state[N_ROWS]
     if n_rows == 0.0:
@@ -252,37 +322,21 @@ def advance_intruder(
         state[CHECKPOINT] = state[SETTLED] = chain.onset / (chain.onset + chain.end)
         state[CHECKPOINT_TIME] = state[SETTLED_TIME] = time
     else:
-        time = max(time, state[_find_row(state, n_rows - 1.0) + _TIME])
+        time = max(time, state[_find_row(chain, n_rows - 1.0) + _TIME])
     known = find_known_times(time, waits)
-    n_frauds, first = _find_known_frauds(state, known)
+    n_frauds, first = _find_known_frauds(state, known, chain)
     output[_KNOWN_FRAUDS] = n_frauds
     output[_KNOWN_DAYS] = math.floor(time / DAY) - math.floor(first / DAY)
     _make_room(state, known, chain)
     _settle_rows(state, n_rows, known, chain)
     present = output[_PRESENCE] = _predict_presence(state, time, known, chain)
-    value = transform_amount(amount, chain.scale, chain.unit)
-    surprise, mean = compute_surprise(value, state, chain.prior)
-    log_ratio = 0.0
-    if math.isfinite(surprise):
-        table = chain.log_ratios[find_history_group(state[WEIGHT])]
-        log_ratio = look_up_log_ratio(table, surprise)
-    place, ratio = _find_row(state, n_rows), math.exp(log_ratio)
+    log_ratio = _weigh_columns(state, columns, chain, output, surprises)
+    place, ratio = _find_row(chain, n_rows), math.exp(log_ratio)
     state[place + _TIME], state[place + _RATIO], state[place + _LABEL] = time, ratio, float(label)
     state[N_ROWS] += 1.0
     intruder = present * chain.share * ratio
     output[_INTRUDER] = intruder / (1.0 - present * chain.share + intruder)
-    output[_SURPRISE] = output[_TIMES_USUAL] = math.nan
-    if not math.isfinite(surprise):  # no amount, or one beyond computing
-        return log_ratio
-    output[_SURPRISE] = surprise
-    usual = restore_amount(mean, chain.scale, chain.unit)
-    output[_TIMES_USUAL] = amount / usual if usual > 0.0 else math.nan
-    weight = 1.0 - output[_INTRUDER]
-    state[WEIGHT] += weight
-    if state[WEIGHT] > 0.0:
-        off = value - state[MEAN]
-        state[MEAN] += off * weight / state[WEIGHT]
-        state[SQUARES] += weight * off * (value - state[MEAN])
+    _learn_columns(state, columns, surprises, 1.0 - output[_INTRUDER], chain)
     return log_ratio
 
 
@@ -296,18 +350,17 @@ def report_own_label(
     then as if the label had been known from the start, apart from outputs made in between.
     """
     newest = state[N_ROWS] - 1.0
-    n_memory = (len(state) - _RING) // _ROW_SIZE
-    first = max(state[N_ROWS] - n_memory, 0.0)
+    first = max(state[N_ROWS] - chain.memory_rows, 0.0)
     row = newest
-    while row >= first and (state[_find_row(state, row) + _TIME] != time or n_later > 0):
-        n_later -= state[_find_row(state, row) + _TIME] == time
+    while row >= first and (state[_find_row(chain, row) + _TIME] != time or n_later > 0):
+        n_later -= state[_find_row(chain, row) + _TIME] == time
         row -= 1.0
     if row < first:
         return False
-    state[_find_row(state, row) + _LABEL] = float(label)
+    state[_find_row(chain, row) + _LABEL] = float(label)
     state[SETTLED], state[SETTLED_TIME] = state[CHECKPOINT], state[CHECKPOINT_TIME]
     state[N_SETTLED] = first
-    known = find_known_times(state[_find_row(state, newest) + _TIME], waits)
+    known = find_known_times(state[_find_row(chain, newest) + _TIME], waits)
     _settle_rows(state, newest, known, chain)
     return True
 
@@ -316,19 +369,23 @@ def report_own_label(
 def replay_intruder(
     offsets: Array,
     times: Array,
-    amounts: Array,
+    columns: Array,
     labels: Array,
     chain: IntruderTables,
     waits: LabelTimes,
     outputs: Array,
+    surprises: Array,
 ) -> Array:
-    """`advance_intruder` over whole customers: outputs [6, N]; returns the log ratios [N]."""
-    state, log_ratios = np.zeros(state_size(chain.memory_rows)), np.zeros(len(times))
-    output = np.zeros(len(OUTPUTS))
+    """`advance_intruder` over whole customers: columns [N, C]; returns the log ratios [N].
+
+    Writes outputs [7, N] and surprises [N, C].
+    """
+    state = np.zeros(state_size(len(chain.units), chain.memory_rows))
+    output, log_ratios = np.zeros(len(OUTPUTS)), np.zeros(len(times))
     for u in range(len(offsets) - 1):
         state[N_ROWS] = 0.0
         for i in range(offsets[u], offsets[u + 1]):
-            time, amount, label = times[i], amounts[i], labels[i]
-            log_ratios[i] = advance_intruder(state, time, amount, label, chain, waits, output)
+            row = columns[i], labels[i], chain, waits, output, surprises[i]
+            log_ratios[i] = advance_intruder(state, times[i], *row)
             outputs[:, i] = output
     return log_ratios

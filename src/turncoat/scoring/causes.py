@@ -24,6 +24,7 @@ INTRUDER_SOURCE, TRANSACTION_SOURCE = "customer", "transaction"
 CAUSES_TEXT = "this customer's and this counterparty's history"
 _MAX_LOG_ODDS = 25.0
 _PRESENCE, _TIMES_USUAL = CAUSES.index("presence"), CAUSES.index("times_usual")
+_ODDEST = CAUSES.index("oddest")
 _KNOWN_FRAUDS, _KNOWN_DAYS = CAUSES.index("known_frauds"), CAUSES.index("known_days")
 _COMPROMISED = CAUSES.index("compromised")
 _RUN_FRAUDS, _RUN_DAYS = CAUSES.index("run_frauds"), CAUSES.index("run_days")
@@ -98,9 +99,11 @@ class CauseScore:
         categorical: Array,
         causes: Array,
         n_reasons: int | None = None,
+        profile: tuple[str, ...] = ("",),
     ) -> list[Reasons]:
         """Reasons of N transactions, one for each cause, or the `n_reasons` strongest.
 
+        `profile` names the columns of the customer's profiles, "" for the amount.
         Shares add up on the scale where causes combine: -log(1 - p) for independent ones. With a
         regression the log odds of the reasons and the intercept add up instead.
         """
@@ -114,7 +117,7 @@ class CauseScore:
         found = []
         for row, facts in enumerate(causes):
             texts = (
-                _describe_intruder(facts),
+                _describe_intruder(facts, profile),
                 _describe_compromise(facts),
                 _describe_row(risks[row]),
             )
@@ -140,9 +143,13 @@ class CauseScore:
             raise ValueError("weights of causes that are not three numbers")
 
 
-def _describe_intruder(facts: Array) -> str:
+def _describe_intruder(facts: Array, profile: tuple[str, ...]) -> str:
     times, presence = facts[_TIMES_USUAL], facts[_PRESENCE]
-    text = "an amount like any other" if math.isnan(times) else f"{times:.2g} times own usual"
+    column = "" if math.isnan(facts[_ODDEST]) else profile[int(facts[_ODDEST])]
+    if math.isnan(times):
+        text = f"{column} beside own usual" if column else "an amount like any other"
+    else:
+        text = f"{column} {times:.2g} times own usual".strip()
     if presence >= 0.05:
         text = f"{text}; intruder suspected before ({presence:.0%})"
     if not facts[_KNOWN_FRAUDS] > 0:

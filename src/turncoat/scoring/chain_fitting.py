@@ -30,6 +30,7 @@ from turncoat.scoring.compromise_fitting import (
     fit_compromise,
 )
 from turncoat.scoring.intruder_fitting import CustomerRows, Profile, fit_intruder, fit_profile
+from turncoat.scoring.profile_choice import choose_profile
 from turncoat.scoring.rankers import build_ranker_matrix
 from turncoat.scoring.scorecard import Scorecard
 
@@ -49,8 +50,7 @@ class FittedCauses(NamedTuple):
 def fit_causes(features: Features, transactions: Transactions, seed: int = 0) -> FittedCauses:
     """Learn all causes from these transactions; a side that shows nothing has no chain."""
     transactions.require_labels("learning the causes of fraud")
-    rows = CustomerRows.sample(transactions, seed)
-    profile = None if rows is None else fit_profile(rows)
+    rows, profile = CustomerRows.sample(transactions, seed), None
     panel = features.add_chains(None).transform(transactions)
     days = LabelledDays.collect(transactions)
     sample = None if days is None else days.sample(_MAX_COUNTERPARTY_ROWS)
@@ -59,7 +59,7 @@ def fit_causes(features: Features, transactions: Transactions, seed: int = 0) ->
     intruder_risk, compromise_risk = np.zeros(panel.n_rows), np.zeros(panel.n_rows)
     # What the transaction by itself explains comes first: an intruder would explain it too.
     scorecard = fit_scorecard(features, panel, np.zeros(panel.n_rows), seed)
-    for _ in range(_N_ROUNDS):
+    for turn in range(_N_ROUNDS):
         if days is not None and sample is not None and n_phases:
             frauds = sample.weigh(intruder_risk)
             n_phases = choose_phases(frauds, n_phases)
@@ -69,10 +69,15 @@ def fit_causes(features: Features, transactions: Transactions, seed: int = 0) ->
                 other = fit_compromise(frauds, n_phases[0], start=chains.compromise)
                 compromise_risk = days.weigh(intruder_risk).smooth(other)
             chains = replace(chains, compromise=other)
-        if rows is not None and profile is not None:
-            row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
-            explained = combine_causes(compromise_risk, row_risk)[rows.places]
-            own = fit_intruder(rows, profile, explained, features.plan.label_times)
+        row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
+        explained, waits = combine_causes(compromise_risk, row_risk), features.plan.label_times
+        if turn == 0:
+            names = features.profile or choose_profile(transactions, explained, waits, seed)
+            rows = rows.add_columns(transactions, names)
+            rows = rows.select_columns(rows.find_known())
+            profile = fit_profile(rows) if rows.names else None
+        if profile is not None:
+            own = fit_intruder(rows, profile, explained[rows.places], waits)
             chains = replace(chains, intruder=own)
             plan = features.add_chains(Chains(chains.intruder)).plan
             intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
@@ -137,14 +142,15 @@ def _relearn(
 ) -> FittedCauses:
     """The densities of surprises and the scorecard, learnt anew; rates start from the chains'."""
     chains = features.plan.chains or Chains()
-    own, rows = chains.intruder, CustomerRows.sample(transactions, seed)
+    own = chains.intruder
     panel = features.transform(transactions)
     intruder_risk = np.asarray(panel.causes)[:, INTRUDER]
     days, compromise_risk = LabelledDays.collect(transactions), np.zeros(panel.n_rows)
     if days is not None and chains.compromise is not None:
         compromise_risk = days.weigh(intruder_risk).smooth(chains.compromise)
-    if own is not None and rows is not None:
-        profile = Profile(own.scale, own.unit, own.prior)
+    if own is not None:
+        rows = CustomerRows.sample(transactions, seed).add_columns(transactions, own.columns)
+        profile = Profile(own.scales, own.units, own.priors)
         row = expit(score.scorecard.score(panel.continuous, panel.categorical))
         explained = combine_causes(compromise_risk, row)[rows.places]
         own = fit_intruder(rows, profile, explained, features.plan.label_times)

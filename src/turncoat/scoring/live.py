@@ -219,8 +219,11 @@ class LiveScorer:
         self, score: CauseScore, steps: FilterSteps, n_reasons: int | None
     ) -> list[Reasons]:
         cells = steps.continuous, steps.categorical
-        counterparty = self.features.plan.schema.counterparty
-        return score.explain(counterparty, *cells, np.asarray(steps.causes), n_reasons)
+        plan = self.features.plan
+        columns = () if plan.chains is None else plan.chains.profile_columns
+        names = tuple("" if name == plan.schema.amount else name for name in columns)
+        causes, counterparty = np.asarray(steps.causes), plan.schema.counterparty
+        return score.explain(counterparty, *cells, causes, n_reasons, names or ("",))
 
     def _make_ranker_rows(
         self, steps: FilterSteps, rows: Sequence[TransactionRow] = ()
