@@ -137,16 +137,28 @@ def state_size(n_profiles: int, memory_rows: int) -> int:
     return _PROFILES + PROFILE_SIZE * n_profiles + _ROW_SIZE * memory_rows
 
 
-@jit_exact
-def _find_ring(chain: IntruderTables) -> int:
-    """Where the ring begins in a state."""
-    return _PROFILES + PROFILE_SIZE * len(chain.units)
+class _FilterTables(NamedTuple):
+    """The numbers of a chain that the filter needs: without arrays it is passed quickly."""
+
+    onset: float
+    end: float
+    share: float
+    background: float
+    ring: int  # where it begins in a state
+    memory_rows: int
 
 
 @jit_exact
-def _find_row(chain: IntruderTables, row: float) -> int:
+def _list_numbers(chain: IntruderTables) -> _FilterTables:
+    rates = chain.onset, chain.end, chain.share, chain.background
+    ring = _PROFILES + PROFILE_SIZE * len(chain.units)
+    return _FilterTables(rates[0], rates[1], rates[2], rates[3], ring, chain.memory_rows)
+
+
+@jit_exact
+def _find_row(chain: _FilterTables, row: float) -> int:
     """Where the ring has a row, counted from the customer's first."""
-    return _find_ring(chain) + _ROW_SIZE * (int(row) % chain.memory_rows)
+    return chain.ring + _ROW_SIZE * (int(row) % chain.memory_rows)
 
 
 @jit_exact
@@ -160,7 +172,7 @@ def _is_settled(state: Array, place: int, known: tuple[float, float]) -> bool:
 
 
 @jit_exact
-def _pass_time(present: float, seconds: float, chain: IntruderTables) -> float:
+def _pass_time(present: float, seconds: float, chain: _FilterTables) -> float:
     """P(intruder present) some time later."""
     pace = chain.onset + chain.end
     usual = chain.onset / pace
@@ -174,7 +186,7 @@ def _pass_row(
     present: float,
     since: float,
     known: tuple[float, float],
-    chain: IntruderTables,
+    chain: _FilterTables,
 ) -> float:
     """P(intruder present) after a row of the ring, from its evidence and its label if it counts.
 
@@ -193,7 +205,7 @@ def _pass_row(
 
 
 @jit_exact
-def _make_room(state: Array, known: tuple[float, float], chain: IntruderTables) -> None:
+def _make_room(state: Array, known: tuple[float, float], chain: _FilterTables) -> None:
     """Where the ring is full, let its oldest row join the checkpoint with what is known of it."""
     oldest = state[N_ROWS] - chain.memory_rows
     if oldest < 0.0:
@@ -208,7 +220,7 @@ def _make_room(state: Array, known: tuple[float, float], chain: IntruderTables) 
 
 @jit_exact
 def _settle_rows(
-    state: Array, stop: float, known: tuple[float, float], chain: IntruderTables
+    state: Array, stop: float, known: tuple[float, float], chain: _FilterTables
 ) -> None:
     """Move the settled belief over the rows before `stop`, up to the first that is not settled."""
     while state[N_SETTLED] < stop:
@@ -222,7 +234,7 @@ def _settle_rows(
 
 @jit_exact
 def _predict_presence(
-    state: Array, time: float, known: tuple[float, float], chain: IntruderTables
+    state: Array, time: float, known: tuple[float, float], chain: _FilterTables
 ) -> float:
     """P(intruder present) at `time`, from all rows and the labels that count."""
     present, since = state[SETTLED], state[SETTLED_TIME]
@@ -232,18 +244,18 @@ def _predict_presence(
         since = state[place + _TIME]
         place += _ROW_SIZE
         if place == len(state):
-            place = _find_ring(chain)
+            place = chain.ring
     return _pass_time(present, time - since, chain)
 
 
 @jit_exact
 def _find_known_frauds(
-    state: Array, known: tuple[float, float], chain: IntruderTables
+    state: Array, known: tuple[float, float], chain: _FilterTables
 ) -> tuple[float, float]:
     """The number of frauds in the ring whose labels count, and the time of the first."""
     n_frauds, first = 0.0, math.nan
     for i in range(min(int(state[N_ROWS]), chain.memory_rows)):
-        place = _find_ring(chain) + _ROW_SIZE * i
+        place = chain.ring + _ROW_SIZE * i
         if state[place + _LABEL] == 1.0 and state[place + _TIME] < known[0]:
             n_frauds += 1.0
             first = np.fmin(first, state[place + _TIME])  # NaN yields
@@ -316,22 +328,22 @@ def advance_intruder(
     counts. Profiles learn from a row in proportion to the probability that it is the owner's, as of
     now. A late transaction counts as now. Returns the log ratio.
     """
-    n_rows = state[N_ROWS]
+    n_rows, numbers = state[N_ROWS], _list_numbers(chain)
     if n_rows == 0.0:
         state[:] = 0.0
         state[CHECKPOINT] = state[SETTLED] = chain.onset / (chain.onset + chain.end)
         state[CHECKPOINT_TIME] = state[SETTLED_TIME] = time
     else:
-        time = max(time, state[_find_row(chain, n_rows - 1.0) + _TIME])
+        time = max(time, state[_find_row(numbers, n_rows - 1.0) + _TIME])
     known = find_known_times(time, waits)
-    n_frauds, first = _find_known_frauds(state, known, chain)
+    n_frauds, first = _find_known_frauds(state, known, numbers)
     output[_KNOWN_FRAUDS] = n_frauds
     output[_KNOWN_DAYS] = math.floor(time / DAY) - math.floor(first / DAY)
-    _make_room(state, known, chain)
-    _settle_rows(state, n_rows, known, chain)
-    present = output[_PRESENCE] = _predict_presence(state, time, known, chain)
+    _make_room(state, known, numbers)
+    _settle_rows(state, n_rows, known, numbers)
+    present = output[_PRESENCE] = _predict_presence(state, time, known, numbers)
     log_ratio = _weigh_columns(state, columns, chain, output, surprises)
-    place, ratio = _find_row(chain, n_rows), math.exp(log_ratio)
+    place, ratio = _find_row(numbers, n_rows), math.exp(log_ratio)
     state[place + _TIME], state[place + _RATIO], state[place + _LABEL] = time, ratio, float(label)
     state[N_ROWS] += 1.0
     intruder = present * chain.share * ratio
@@ -349,19 +361,19 @@ def report_own_label(
     `n_later` counts the customer's transactions with the same time that came after it. The state is
     then as if the label had been known from the start, apart from outputs made in between.
     """
-    newest = state[N_ROWS] - 1.0
+    newest, numbers = state[N_ROWS] - 1.0, _list_numbers(chain)
     first = max(state[N_ROWS] - chain.memory_rows, 0.0)
     row = newest
-    while row >= first and (state[_find_row(chain, row) + _TIME] != time or n_later > 0):
-        n_later -= state[_find_row(chain, row) + _TIME] == time
+    while row >= first and (state[_find_row(numbers, row) + _TIME] != time or n_later > 0):
+        n_later -= state[_find_row(numbers, row) + _TIME] == time
         row -= 1.0
     if row < first:
         return False
-    state[_find_row(chain, row) + _LABEL] = float(label)
+    state[_find_row(numbers, row) + _LABEL] = float(label)
     state[SETTLED], state[SETTLED_TIME] = state[CHECKPOINT], state[CHECKPOINT_TIME]
     state[N_SETTLED] = first
-    known = find_known_times(state[_find_row(chain, newest) + _TIME], waits)
-    _settle_rows(state, newest, known, chain)
+    known = find_known_times(state[_find_row(numbers, newest) + _TIME], waits)
+    _settle_rows(state, newest, known, numbers)
     return True
 
 
