@@ -475,6 +475,8 @@ def test_labels_of_own_transactions_that_no_record_keeps_change_nothing() -> Non
     assert fitted().report_own_label(plain, 0.0, 1) == plain
     with pytest.raises(DataError, match="1 for fraud or 0 for genuine"):
         with_chains().report_own_label(state, 0.0, -1)
+    with pytest.raises(DataError, match="in seconds"):
+        with_chains().report_own_label(state, "noon", 1)
 
 
 def test_records_have_one_size_whatever_the_history() -> None:

@@ -356,6 +356,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         plan = self.plan
         if label not in (0, 1):
             raise DataError(f"the label is {label!r}; it must be 1 for fraud or 0 for genuine")
+        if not isinstance(time, int | float | np.number):
+            raise DataError(f"the time is {time!r}; it must be the transaction's, in seconds")
         if plan.chains is None or plan.chains.intruder is None or state.customer is None:
             return state
         records = live.unpack_states(plan, [FeatureState(state.customer)])

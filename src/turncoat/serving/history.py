@@ -110,7 +110,8 @@ class ScoreHistory:
 
         A customer is replayed without counterparties: how they were at the time is not logged.
         """
-        live, schema = self._detector.live, self._detector.features_.plan.schema
+        live, plan = self._detector.live, self._detector.features_.plan
+        schema, has_ring = plan.schema, plan.memory_rows > 0
         is_customer = key == customer_key(key[2:])
         state: bytes | None = None
         rows: list[tuple[TransactionRow, int]] = []  # not yet in `state`, with labels
@@ -139,14 +140,15 @@ class ScoreHistory:
                         about = latest, label, NEVER, content.intruder
                         before = DetectorState(None, state)
                         state = live.report_label(before, *about).counterparty
+            conditions = is_customer and not is_score and (entry.belief_updated or has_ring)
             reports = not is_customer and not is_score
-            if not is_score:
+            if conditions or reports:
                 state, rows = self._advance(state, rows, is_customer), []
-            if is_customer and not is_score and state is not None:
+            if conditions and state is not None:
                 own, label = DetectorState(state), int(content.label or 0)
                 if entry.belief_updated:
                     own = live.condition(own, label)
-                if name in counted:
+                if has_ring and name in counted:
                     time = counted[name][1]
                     n_later = len(at[time]) - 1 - at[time].index(entry.transaction_id)
                     own = live.report_own_label(own, time, label, n_later)

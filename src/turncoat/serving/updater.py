@@ -343,7 +343,8 @@ class BatchUpdate:
         if is_conditioned:
             states[key] = live.condition(DetectorState(customer.state), value).customer or b""
         content = records.unpack_log_content(scored.content)
-        if content.state_times and customer.state:  # a late transaction may have changed no state
+        has_ring = self._detector.features_.plan.memory_rows > 0
+        if has_ring and content.state_times and customer.state:  # late ones may be in no state
             own, time = DetectorState(states[key]), content.state_times[0]
             n_later = await self._history.count_later(key, label.id, time)
             states[key] = live.report_own_label(own, time, value, n_later).customer or b""
