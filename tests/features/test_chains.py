@@ -33,18 +33,41 @@ from turncoat.data.parsing import parse_row
 from turncoat.data.reading import read
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.features import NEVER, UNKNOWN, Features, FeatureState, load_features
-from turncoat.features.chains import INTRUDER, Chains, CompromiseChain, IntruderChain, count_causes
-from turncoat.numerics.intruder import ARSINH, IDENTITY, N_HISTORY_GROUPS, N_SURPRISES, ROOT
+from turncoat.features.chains import (
+    INTRUDER,
+    N_OWN,
+    Chains,
+    CompromiseChain,
+    IntruderChain,
+    count_causes,
+)
+from turncoat.numerics.intruder import (
+    ARSINH,
+    IDENTITY,
+    N_HISTORY_GROUPS,
+    N_SURPRISES,
+    OUTPUTS,
+    ROOT,
+)
 
 Array = np.ndarray
-COMPROMISE, COMPROMISED, RUN_FRAUDS, RUN_DAYS = range(4, 8)
+KNOWN_FRAUDS = OUTPUTS.index("known_frauds")
+COMPROMISE, COMPROMISED, RUN_FRAUDS, RUN_DAYS = range(7, 11)
 RISKS = [COMPROMISE, COMPROMISED]
 
 
-def intruder_chain(scale: int = ARSINH) -> IntruderChain:
+def intruder_chain(
+    scale: int = ARSINH, columns: tuple[str, ...] = ("paid", "age")
+) -> IntruderChain:
     surprises = np.linspace(-2.0, 6.0, N_SURPRISES)
     log_ratios = np.stack([surprises * k / N_HISTORY_GROUPS for k in (1, 2, 3)])
-    return IntruderChain(0.02, 0.2, 0.6, scale, 0.5, np.array([3.0, 1.0, 2.0, 1.5]), log_ratios)
+    profiles = {
+        "paid": (scale, 0.5, [3.0, 1.0, 2.0, 1.5], log_ratios),
+        "age": (IDENTITY, 1.0, [40.0, 1.0, 2.0, 150.0], 0.4 * log_ratios),
+    }
+    chosen = (profiles[name] for name in columns)
+    scales, units, priors, tables = map(np.array, zip(*chosen, strict=True))
+    return IntruderChain(0.02, 0.2, 0.6, 0.03, 8, columns, scales, units, priors, tables)
 
 
 COMPROMISES = CompromiseChain(0.02, 12.0, 0.5, 0.02, n_phases=2, memory_days=6.0)
@@ -94,27 +117,33 @@ def replay(features: Features, data: Data, due: Due | None) -> Array:
     t, schema = data.transactions, data.transactions.schema
     customers: dict[Any, bytes | None] = {}
     shops: dict[Any, bytes | None] = {}
-    waiting: list[tuple[float, Any, float, int, float]] = []
+    waiting: list[tuple[float, Any, Any, float, int, float]] = []
+    times_of: dict[Any, list[float]] = {}  # of each customer's transactions
     found = np.empty((t.n_rows, count_causes(1)))
     for i in data.live_order:
         time, label, row = t.times[i], int(np.asarray(t.labels)[i]), data.rows[t.file_rows[i]]
         for report in [report for report in waiting if report[0] <= time]:
             waiting.remove(report)
-            _, where, *about = report
-            then, known, explained = about
-            shops[where] = features.report_label(
-                "shop", shops[where], then, known, explained=explained
-            )
+            _, (who, nth), where, then, known, explained = report
+            n_later = times_of[who][nth + 1 :].count(then)
+            own = FeatureState(customers[who])
+            customers[who] = features.report_own_label(own, then, known, n_later).customer
+            if where is not None:
+                shops[where] = features.report_label(
+                    "shop", shops[where], then, known, explained=explained
+                )
         who, where = t.customer_codes[i], row["shop"]
         state = FeatureState(customers.get(who), (shops.get(where),))
         told = label if due is None else UNKNOWN
         steps = features.step_batch([state], [parse_row(schema, row)], [told])
         found[i] = steps.causes[0]
         customers[who] = steps.states[0].customer
+        times_of.setdefault(who, []).append(time)
         if where is not None:
             (shops[where],) = steps.states[0].counterparties
-            if due is not None and label >= 0:
-                waiting.append((due(time), where, time, label, float(found[i, INTRUDER])))
+        if due is not None and label >= 0:
+            row_of = who, len(times_of[who]) - 1
+            waiting.append((due(time), row_of, where, time, label, float(found[i, INTRUDER])))
     return found
 
 
@@ -188,13 +217,13 @@ def test_a_side_without_a_chain_is_no_cause() -> None:
     data = partly_labelled(3.0)
     both = causes_of(with_chains(), data)
     own = causes_of(fitted().add_chains(Chains(intruder=CHAINS.intruder)), data)
-    np.testing.assert_array_equal(own[:, :4], both[:, :4])
+    np.testing.assert_array_equal(own[:, :N_OWN], both[:, :N_OWN])
     assert (own[:, RISKS] == 0).all()
     other = causes_of(fitted().add_chains(Chains(compromise=CHAINS.compromise)), data)
-    assert (other[:, :4] == 0).all()
+    assert (other[:, :N_OWN] == 0).all()
     assert (other[:, COMPROMISED] != both[:, COMPROMISED]).any()  # nothing explains a fraud away
     named = np.array([row["shop"] is not None for row in data.rows])[data.transactions.file_rows]
-    assert (both[~named, 4:] == 0).all()
+    assert (both[~named, N_OWN:] == 0).all()
     assert (both[named, COMPROMISED] > 0).all()
 
 
@@ -423,7 +452,7 @@ def test_later_rows_and_labels_not_known_yet_do_not_matter(
     more = shop_frame(60, 5).with_columns(
         pl.col("at") % DAY + moment * DAY + 1, pl.col("id") + 10_000
     )
-    is_pending = np.floor(at) + 1 + delay > moment
+    is_pending = (np.floor(4 * at) + 1) / 4 + delay > moment
     flipped = np.where(is_pending, 1 - frame["fraud"], frame["fraud"])
     hidden = frame.with_columns(fraud=pl.Series(flipped))
     for other in (pl.concat([frame, more]), frame.filter(pl.Series(at <= moment)), hidden):
@@ -442,6 +471,31 @@ def test_a_label_known_by_now_does_matter() -> None:
     assert found[0][2] < found[1][2]
 
 
+def test_a_known_fraud_of_the_customer_makes_an_intruder_likelier() -> None:
+    features, found = with_chains(2.0, 3.0), {}
+    for label in (0, 1):
+        state, _ = features.step(None, ROW | {"at": 0.0})
+        state = features.report_own_label(state, 0.0, label)
+        row = parse_row(features.plan.schema, ROW | {"at": 3 * DAY})
+        found[label] = features.step_batch([state], [row], [UNKNOWN]).causes[0]
+        assert found[label][KNOWN_FRAUDS] == label
+    assert found[1][INTRUDER] > 2 * found[0][INTRUDER]
+
+
+def test_labels_of_own_transactions_that_no_record_keeps_change_nothing() -> None:
+    state, _ = with_chains().step(None, ROW | {"at": 0.0})
+    assert with_chains().report_own_label(state, 5.0, 1) == state
+    assert with_chains().report_own_label(state, 0.0, 1, n_later=1) == state
+    assert with_chains().report_own_label(state, 0.0, 1).customer != state.customer
+    assert with_chains().report_own_label(FeatureState(), 0.0, 1) == FeatureState()
+    plain, _ = fitted().step(None, ROW | {"at": 0.0})
+    assert fitted().report_own_label(plain, 0.0, 1) == plain
+    with pytest.raises(DataError, match="1 for fraud or 0 for genuine"):
+        with_chains().report_own_label(state, 0.0, -1)
+    with pytest.raises(DataError, match="in seconds"):
+        with_chains().report_own_label(state, "noon", 1)
+
+
 def test_records_have_one_size_whatever_the_history() -> None:
     features = with_chains()
     made = pay_all(LABELS, features)
@@ -450,7 +504,7 @@ def test_records_have_one_size_whatever_the_history() -> None:
     (record,) = made.state.counterparties
     assert record is not None
     assert len(record) == features.state_bytes[1]
-    assert features.state_bytes[0] == fitted().state_bytes[0] + 5 * 8
+    assert features.state_bytes[0] == fitted().state_bytes[0] + (6 + 3 * 2 + 3 * 8) * 8
     assert features.state_bytes[1] > fitted().state_bytes[1]
 
 
@@ -461,6 +515,7 @@ def test_records_of_other_chains_are_refused() -> None:
         Chains(CHAINS.intruder),
         Chains(None, CHAINS.compromise),
         Chains(CHAINS.intruder, (replace(COMPROMISES, n_phases=3),)),
+        Chains(replace(intruder_chain(), memory_rows=7), (COMPROMISES,)),
         Chains(CHAINS.intruder, (replace(COMPROMISES, memory_days=7.0),)),
     ]
     prints = {with_chains().plan.fingerprint}
@@ -486,9 +541,16 @@ def test_records_of_the_same_size_but_another_layout_are_refused() -> None:
 
 def test_profiles_on_another_scale_are_refused() -> None:
     """The mean and squares in a record mean nothing on another scale, or with another unit."""
-    other = [intruder_chain(ROOT), intruder_chain(IDENTITY), replace(intruder_chain(), unit=9.0)]
+    other = [
+        intruder_chain(ROOT),
+        intruder_chain(IDENTITY),
+        replace(intruder_chain(), units=np.array([9.0, 1.0])),
+    ]
+    other.append(replace(intruder_chain(), memory_rows=9))
+    other.append(intruder_chain(columns=("paid",)))
+    other.append(intruder_chain(columns=("age", "paid")))
     chains = [CHAINS, *(Chains(own, CHAINS.compromise) for own in other)]
-    assert len({fitted().add_chains(some).plan.fingerprint for some in chains}) == 4
+    assert len({fitted().add_chains(some).plan.fingerprint for some in chains}) == 7
 
 
 def test_chains_need_a_history() -> None:
@@ -531,8 +593,16 @@ def saved(tmp_path: Path) -> Path:
         ("intruder", {"share": 0.0}),
         ("intruder", {"share": 1.0}),
         ("intruder", {"share": "half"}),
-        ("intruder", {"scale": 3}),
-        ("intruder", {"unit": 0.0}),
+        ("intruder", {"columns": ["paid"]}),
+        ("intruder", {"columns": ["paid", "paid"]}),
+        ("intruder", {"columns": ["paid", "sum"]}),
+        ("intruder", {"columns": []}),
+        ("intruder", {"columns": 3}),
+        ("intruder", {"background": 0.0}),
+        ("intruder", {"background": 1.0}),
+        ("intruder", {"memory_rows": 0}),
+        ("intruder", {"memory_rows": 5000}),
+        ("intruder", {"memory_rows": 1.5}),
         ("intruder", {"colour": 1.0}),
         ("compromise", {"onsets_per_day": 0.0}),
         ("compromise", {"onsets_per_day": None}),
@@ -573,17 +643,24 @@ def test_chains_without_a_history_are_refused(saved: Path) -> None:
         load_features(saved)
 
 
-TABLE = N_HISTORY_GROUPS, N_SURPRISES
+TABLE = 2, N_HISTORY_GROUPS, N_SURPRISES
 
 
 @pytest.mark.parametrize(
     ("name", "array"),
     [
-        ("prior", np.ones(3)),
-        ("prior", np.array([0.0, 1.0, -1.0, 1.0])),
-        ("prior", np.array([0.0, 0.0, 1.0, 1.0])),
-        ("prior", np.array([np.nan, 1.0, 1.0, 1.0])),
-        ("prior", None),
+        ("scales", np.array([ARSINH, 3])),
+        ("scales", np.array([ARSINH, ROOT], np.int32)),
+        ("scales", None),
+        ("units", np.array([0.0, 1.0])),
+        ("units", np.ones(1)),
+        ("units", None),
+        ("priors", np.ones((2, 3))),
+        ("priors", np.ones((1, 4))),
+        ("priors", np.array([[0.0, 1.0, -1.0, 1.0], np.ones(4)])),
+        ("priors", np.array([np.ones(4), [0.0, 0.0, 1.0, 1.0]])),
+        ("priors", np.array([np.ones(4), [np.nan, 1.0, 1.0, 1.0]])),
+        ("priors", None),
         ("log_ratios", np.zeros(TABLE[::-1])),
         ("log_ratios", np.zeros(TABLE, np.float32)),
         ("log_ratios", np.full(TABLE, np.inf)),

@@ -224,6 +224,7 @@ def test_clones_are_not_fitted(features: Features) -> None:
         "max_categories": 100,
         "label_delay_days": 7.0,
         "include": None,
+        "profile": None,
     }
     other = clone(features)
     assert other.get_params() == features.get_params()

@@ -22,41 +22,76 @@ from turncoat.numerics.intruder import (
     OUTPUTS,
     ROOT,
     SQUARES,
-    STATE_SIZE,
     SURPRISE_STEP,
     WEIGHT,
-    IntruderExpectations,
     IntruderTables,
     advance_intruder,
     compute_surprise,
-    expect_intruder,
     find_history_group,
     look_up_log_ratio,
     replay_intruder,
+    report_own_label,
     restore_amount,
+    state_size,
     transform_amount,
 )
+from turncoat.numerics.intruder_expectations import IntruderExpectations, expect_intruder
+from turncoat.numerics.label_times import NEVER, UNKNOWN, LabelTimes
 
 Array = np.ndarray
-INTRUDER, PRESENCE, SURPRISE, TIMES_USUAL = range(len(OUTPUTS))
+INTRUDER, PRESENCE, SURPRISE, TIMES_USUAL, ODDEST, KNOWN_FRAUDS, KNOWN_DAYS = range(7)
+PROFILE = slice(6, 9)  # of the first column, in a state
+AT_ONCE = LabelTimes(0.0, 0.0)
 # A row is the owner's without an intruder, the owner's beside an intruder, or the intruder's.
 ALONE, BESIDE, BY_INTRUDER = range(3)
 IS_PRESENT = np.array([0, 1, 1])
 SCALES = [ARSINH, ROOT, IDENTITY]
 
 
-def random_chain(rng: np.random.Generator, **changes: Any) -> IntruderTables:
+def random_chain(
+    rng: np.random.Generator, n_columns: int = 1, scale: int = ARSINH, **changes: Any
+) -> IntruderTables:
     prior = np.array([rng.normal(3, 1), *rng.uniform(0.5, 3, 3)])
     chain = IntruderTables(
         onset=rng.uniform(0.01, 0.5),
         end=rng.uniform(0.05, 1.0),
         share=rng.uniform(0.1, 0.9),
-        scale=ARSINH,
-        unit=0.5,
-        prior=prior,
-        log_ratios=rng.normal(0, 2, (N_HISTORY_GROUPS, N_SURPRISES)),
+        background=rng.uniform(0.001, 0.2),
+        memory_rows=5,
+        scales=np.full(n_columns, scale),
+        units=np.full(n_columns, 0.5),
+        priors=np.tile(prior, (n_columns, 1)),
+        log_ratios=rng.normal(0, 2, (n_columns, N_HISTORY_GROUPS, N_SURPRISES)),
     )
     return chain._replace(**changes)
+
+
+def advance(
+    state: Array, time: float, amount: float, chain: IntruderTables, output: Array
+) -> float:
+    """One row that no label will follow."""
+    row = time, np.array([amount]), NEVER, chain, AT_ONCE, output, np.empty(1)
+    return advance_intruder(state, *row)
+
+
+def replay(
+    offsets: Array,
+    times: Array,
+    amounts: Array,
+    chain: IntruderTables,
+    outputs: Array,
+    labels: Array | None = None,
+    waits: LabelTimes = AT_ONCE,
+) -> Array:
+    """Rows of whole customers; without labels, none will follow."""
+    known = np.full(len(times), NEVER) if labels is None else labels
+    columns = amounts.reshape(len(times), -1)
+    found = outputs, np.empty(columns.shape)
+    return replay_intruder(offsets, times, columns, known, chain, waits, *found)
+
+
+def new_state(chain: IntruderTables) -> Array:
+    return np.zeros(state_size(len(chain.units), chain.memory_rows))
 
 
 def generator(chain: IntruderTables) -> Array:
@@ -104,7 +139,7 @@ def test_the_filter_is_the_sum_over_all_paths(seed: int) -> None:
     gaps = np.diff(times) / DAY  # as rounded
     amounts = np.where(rng.random(n) < 0.25, np.nan, rng.lognormal(2, 1.5, n))
     outputs = np.zeros((len(OUTPUTS), n))
-    log_ratios = replay_intruder(np.array([0, n]), times, amounts, chain, outputs)
+    log_ratios = replay(np.array([0, n]), times, amounts, chain, outputs)
     np.testing.assert_array_equal(log_ratios == 0, np.isnan(amounts))
     for t in range(n):
         weights = np.column_stack([np.ones((t + 1, 2)), np.exp(log_ratios[: t + 1])])
@@ -121,22 +156,27 @@ def test_the_first_row_of_every_customer_starts_anew() -> None:
     chain = random_chain(rng)
     times, amounts = DAY * np.arange(9.0), rng.lognormal(2, 1, 9)
     outputs, alone = np.zeros((len(OUTPUTS), 9)), np.zeros((len(OUTPUTS), 9))
-    replay_intruder(np.array([0, 4, 5, 9]), times, amounts, chain, outputs)
+    replay(np.array([0, 4, 5, 9]), times, amounts, chain, outputs)
     presence = chain.onset / (chain.onset + chain.end)
     np.testing.assert_allclose(outputs[PRESENCE, [0, 4, 5]], presence, rtol=1e-15)
     for part in (slice(0, 4), slice(4, 5), slice(5, 9)):
         offsets = np.array([0, part.stop - part.start])
-        replay_intruder(offsets, times[part], amounts[part], chain, alone[:, part])
+        replay(offsets, times[part], amounts[part], chain, alone[:, part])
     np.testing.assert_array_equal(outputs, alone)
 
 
 def test_a_row_without_an_amount_is_no_evidence() -> None:
     rng = np.random.default_rng(4)
-    chain, state, output = random_chain(rng), np.zeros(STATE_SIZE), np.zeros(len(OUTPUTS))
-    advance_intruder(state, True, 0.0, 30.0, chain, output)
+    chain, output = random_chain(rng), np.zeros(len(OUTPUTS))
+    state = new_state(chain)
+    advance(state, 0.0, 30.0, chain, output)
     before = state.copy()
-    assert advance_intruder(state, False, 0.0, np.nan, chain, output) == 0.0
-    np.testing.assert_array_equal(state, before)
+    assert advance(state, 0.0, np.nan, chain, output) == 0.0
+    np.testing.assert_array_equal(state[PROFILE], before[PROFILE])
+    later = np.zeros((2, len(OUTPUTS)))
+    for some, found in zip((state.copy(), before.copy()), later, strict=True):
+        advance(some, DAY, 50.0, chain, found)
+    np.testing.assert_allclose(*later, rtol=1e-14)
     assert output[INTRUDER] == output[PRESENCE] * chain.share
     assert np.isnan(output[[SURPRISE, TIMES_USUAL]]).all()
 
@@ -146,7 +186,7 @@ def test_a_late_row_counts_as_now() -> None:
     chain = random_chain(rng)
     amounts, outputs = rng.lognormal(2, 1, 4), np.zeros((2, len(OUTPUTS), 4))
     for times, output in zip(([0, 9, 5, 12], [0, 9, 9, 12]), outputs, strict=True):
-        replay_intruder(np.array([0, 4]), DAY * np.array(times, float), amounts, chain, output)
+        replay(np.array([0, 4]), DAY * np.array(times, float), amounts, chain, output)
     np.testing.assert_array_equal(*outputs)
 
 
@@ -154,7 +194,7 @@ def test_after_a_long_gap_presence_is_as_for_a_new_customer() -> None:
     rng = np.random.default_rng(6)
     chain, outputs = random_chain(rng), np.zeros((len(OUTPUTS), 3))
     times = np.array([0.0, 1.0, 1.0 + 1e4 * DAY])
-    replay_intruder(np.array([0, 3]), times, np.full(3, 40.0), chain, outputs)
+    replay(np.array([0, 3]), times, np.full(3, 40.0), chain, outputs)
     usual = chain.onset / (chain.onset + chain.end)
     assert outputs[PRESENCE, 1] != pytest.approx(usual, rel=1e-3)
     assert outputs[PRESENCE, 2] == pytest.approx(usual, rel=1e-12)
@@ -166,7 +206,7 @@ def test_where_every_row_is_the_intruders_the_filter_is_that_of_two_states(seed:
     chain, n = random_chain(rng, share=1.0 - 1e-13), 8
     outputs = np.zeros((len(OUTPUTS), n))
     rows = DAY * np.arange(n), rng.lognormal(2, 1.5, n)
-    log_ratios = replay_intruder(np.array([0, n]), *rows, chain, outputs)
+    log_ratios = replay(np.array([0, n]), *rows, chain, outputs)
     presence = chain.onset / (chain.onset + chain.end)
     initial, step = np.array([1.0 - presence, presence]), expm(generator(chain))
     emissions = np.column_stack([np.zeros(n), log_ratios])
@@ -189,6 +229,186 @@ def test_where_every_row_is_the_intruders_a_label_anchors_the_state(seed: int) -
     expected = expect_intruder(*rows, 1e-13, chain, is_intruder)
     np.testing.assert_allclose(is_intruder, found.smoothed[:, 1], atol=1e-9)
     assert expected.log_likelihood == pytest.approx(found.log_likelihood, abs=1e-9)
+
+
+def weigh_labels(chain: IntruderTables, labels: Array, log_ratios: Array) -> Array:
+    """Likelihoods of rows [T, 3] with known labels; -1 is unknown."""
+    owner = np.select([labels == 1, labels == 0], [chain.background, 1 - chain.background], 1.0)
+    return np.column_stack([owner, owner, np.where(labels == 0, 0.0, np.exp(log_ratios))])
+
+
+def know_labels(times: Array, labels: Array, nows: Array, waits: LabelTimes) -> Array:
+    """What is known at `nows` [T] of the labels of T rows, by the rule in words."""
+    ended = (np.floor(4 * times / DAY) + 1) * DAY / 4
+    is_known = (labels >= 0) & (nows >= ended + waits.delay_s)
+    is_mature = (labels == UNKNOWN) & (nows >= ended + waits.delay_s + waits.maturity_s)
+    return np.select([is_known, is_mature], [labels, 0], -1)
+
+
+WAITS = [
+    AT_ONCE,
+    LabelTimes(DAY, 0.0),
+    LabelTimes(1.5 * DAY, 0.6 * DAY),
+    LabelTimes(2 * DAY, 5 * DAY),
+]
+
+
+@pytest.mark.parametrize("memory", [1, 3, 32])
+@pytest.mark.parametrize("waits", WAITS)
+@pytest.mark.parametrize("seed", range(4))
+def test_known_labels_condition_the_filter_as_in_the_sum_over_all_paths(
+    seed: int, waits: LabelTimes, memory: int
+) -> None:
+    """A row that leaves the ring stays with what was known of its label by then."""
+    rng = np.random.default_rng(seed)
+    chain, n = random_chain(rng, memory_rows=memory), 8
+    times = 1e9 + DAY * np.append(0.0, np.cumsum(rng.choice([0.0, 0.4, 1.6, 3.0, 40.0], n - 1)))
+    gaps, labels = np.diff(times) / DAY, rng.choice([1, 1, 0, 0, UNKNOWN, NEVER], n)
+    amounts = np.where(rng.random(n) < 0.2, np.nan, rng.lognormal(2, 1.5, n))
+    outputs, n_known = np.zeros((len(OUTPUTS), n)), 0
+    log_ratios = replay(np.array([0, n]), times, amounts, chain, outputs, labels, waits)
+    for t in range(n):
+        last_looks = times[np.minimum(np.arange(t + 1) + memory, t)]
+        known = know_labels(times[: t + 1], labels[: t + 1], last_looks, waits)
+        known[t] = -1
+        n_known += int((known >= 0).sum())
+        weights = weigh_labels(chain, known, log_ratios[: t + 1])
+        found = sum_paths(chain, gaps[:t], weights)
+        assert outputs[INTRUDER, t] == pytest.approx(found.kinds[t, BY_INTRUDER], abs=1e-10)
+        weights[t] = 1.0
+        found = sum_paths(chain, gaps[:t], weights)
+        presence = found.kinds[t, BESIDE] + found.kinds[t, BY_INTRUDER]
+        assert outputs[PRESENCE, t] == pytest.approx(presence, abs=1e-10)
+        is_in_ring = np.arange(t + 1) >= t - memory
+        frauds = is_in_ring & (known == 1)
+        assert outputs[KNOWN_FRAUDS, t] == frauds.sum()
+        if frauds.any():
+            first = np.floor(times[: t + 1][frauds].min() / DAY)
+            assert outputs[KNOWN_DAYS, t] == np.floor(times[t] / DAY) - first
+        else:
+            assert np.isnan(outputs[KNOWN_DAYS, t])
+    assert n_known > 0 or memory < 32
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_every_row_is_the_intruders_a_known_label_anchors_the_filter(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    chain, n = random_chain(rng, share=1.0 - 1e-13, background=1e-13), 8
+    labels, outputs = rng.choice([-2, 0, 1], n), np.zeros((len(OUTPUTS), n))
+    rows = 2 * DAY * np.arange(n), rng.lognormal(2, 1.5, n)
+    log_ratios = replay(np.array([0, n]), *rows, chain, outputs, labels)
+    presence = chain.onset / (chain.onset + chain.end)
+    initial, step = np.array([1.0 - presence, presence]), expm(2 * generator(chain))
+    for t in range(n):
+        emissions = np.column_stack([np.zeros(t + 1), log_ratios[: t + 1]])
+        emissions[:-1][labels[:t] == 1, 0] = emissions[:-1][labels[:t] == 0, 1] = -np.inf
+        found = enumerate_paths(log(initial), log(step), emissions)
+        assert outputs[INTRUDER, t] == pytest.approx(found.filtered[t, 1], abs=1e-9)
+
+
+class Customer:
+    """The state of one customer, whose rows come hours apart and whose labels count after days."""
+
+    def __init__(self, seed: int, memory: int = 8, waits: LabelTimes = WAITS[3]) -> None:
+        rng = np.random.default_rng(seed)
+        self.chain, self.waits = random_chain(rng, memory_rows=memory), waits
+        self.state, self.output = new_state(self.chain), np.zeros(len(OUTPUTS))
+        self.log_ratios: list[float] = []
+
+    def pay(self, day: float, label: int = UNKNOWN, amount: float = 20.0) -> Array:
+        row = DAY * day, np.array([amount]), label, self.chain, self.waits, self.output
+        self.log_ratios.append(advance_intruder(self.state, *row, np.empty(1)))
+        return self.output.copy()
+
+    def report(self, day: float, label: int, n_later: int = 0) -> bool:
+        about = DAY * day, n_later, label, self.chain, self.waits
+        return report_own_label(self.state, *about)
+
+
+PAID = [100.1, 100.1, 100.5, 100.9, 101.2, 101.3]  # the first two at the same time
+PRICES = [20.0, 300.0, 4.0, 80.0, 81.0, 9.0]
+LABELS = [0, 1, 0, 1, 1, 0]
+
+
+def pay_all(seed: int, labels: list[int]) -> Customer:
+    made = Customer(seed)
+    for row in zip(PAID, labels, PRICES, strict=True):
+        made.pay(*row)
+    return made
+
+
+@pytest.mark.parametrize("earlier", [UNKNOWN, NEVER, 0, 1])
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_in_any_order_repeated_or_corrected_are_as_known_from_the_start(
+    seed: int, earlier: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    expected = pay_all(seed, LABELS)
+    for _ in range(20):
+        made = pay_all(seed, [earlier] * len(PAID))
+        assert not np.array_equal(made.state, expected.state)
+        for k in [*rng.integers(len(PAID), size=4), *rng.permutation(len(PAID))]:
+            assert made.report(PAID[k], 1 - LABELS[k], n_later=int(k == 0))
+            assert made.report(PAID[k], LABELS[k], n_later=int(k == 0))
+        np.testing.assert_array_equal(made.state, expected.state)
+    for day in (103.0, 103.9, 104.4, 109.0, 140.0):
+        np.testing.assert_array_equal(made.pay(day), expected.pay(day))
+    assert made.output[KNOWN_FRAUDS] > 0
+
+
+def test_labels_of_rows_at_the_same_time_belong_to_their_rows() -> None:
+    """The two rows have different evidence, so it matters which of them is fraud."""
+    found = []
+    for k in range(2):
+        made = pay_all(1, [NEVER] * len(PAID))
+        assert made.report(PAID[k], 1, n_later=1 - k)
+        expected = pay_all(1, [1 if place == k else NEVER for place in range(len(PAID))])
+        np.testing.assert_array_equal(made.state, expected.state)
+        found.append(made.pay(103.0)[PRESENCE])
+    assert found[0] != pytest.approx(found[1], rel=1e-3)
+    assert not made.report(PAID[0], 1, n_later=2)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_label_that_comes_after_it_should_count_conditions_later_rows(label: int) -> None:
+    """Later rows keep the evidence that they were scored with."""
+    made, chain = pay_all(1, [NEVER] * len(PAID)), random_chain(np.random.default_rng(1))
+    made.pay(120.0, NEVER)
+    before = made.state.copy()
+    assert made.report(PAID[3], label)
+    found = made.pay(120.5, NEVER)[PRESENCE]
+    labels = np.full(len(PAID) + 2, -1)
+    labels[3] = label
+    weights = weigh_labels(chain, labels, np.append(made.log_ratios[:-1], 0.0))
+    gaps = np.diff(np.array([*PAID, 120.0, 120.5]))
+    expected = sum_paths(chain, gaps, weights).kinds[-1]
+    assert found == pytest.approx(expected[BESIDE] + expected[BY_INTRUDER], abs=1e-10)
+    made.state = before
+    other = made.pay(120.5, NEVER)[PRESENCE]
+    assert (found > other) if label else (found < other)
+
+
+def test_a_label_of_a_row_that_left_the_ring_changes_nothing() -> None:
+    made = pay_all(2, [UNKNOWN] * len(PAID))
+    for day in (101.4, 101.5, 101.6, 101.7):
+        made.pay(day)
+    before = made.state.copy()
+    assert not made.report(PAID[0], 1, n_later=1)
+    assert not made.report(PAID[1], 1)
+    assert not made.report(55.5, 1)
+    np.testing.assert_array_equal(made.state, before)
+    assert made.report(PAID[2], 1)
+    assert not np.array_equal(made.state, before)
+
+
+def test_a_known_fraud_says_more_the_rarer_other_causes_are() -> None:
+    found = []
+    for background in (0.5, 0.1, 1e-3, 1e-6):
+        made = Customer(3)
+        made.chain = made.chain._replace(background=background)
+        made.pay(0.5, 1)
+        found.append(made.pay(4.0)[PRESENCE])
+    assert (np.diff(found) > 0).all()
 
 
 def predict(values: Array, prior: Array) -> Any:
@@ -217,17 +437,19 @@ def test_the_surprise_is_that_of_the_predictive_distribution(n: int, scale: int)
     """Wallace's formula is off by at most min(0.45, 4.5 / freedom^2) up to 6 deviations."""
     rng = np.random.default_rng(n)
     prior = np.array([2.5, 0.7, 1.0, 1.3])
-    chain = random_chain(rng, scale=scale, prior=prior, share=0.0)  # every row is the owner's
-    state, output = np.zeros(STATE_SIZE), np.zeros(len(OUTPUTS))
+    chain = random_chain(
+        rng, scale=scale, priors=prior[None], share=0.0
+    )  # every row is the owner's
+    state, output = new_state(chain), np.zeros(len(OUTPUTS))
     amounts = rng.lognormal(1, 0.5, n)
-    for i, amount in enumerate(amounts):
-        advance_intruder(state, i == 0, 0.0, amount, chain, output)
-    values = np.array([transform_amount(amount, scale, chain.unit) for amount in amounts])
+    for amount in amounts:
+        advance(state, 0.0, amount, chain, output)
+    values = np.array([transform_amount(amount, scale, chain.units[0]) for amount in amounts])
     predictive = predict(values, prior)
     freedom, centre, spread = predictive.args
     n_compared = 0
     for value in centre + spread * np.linspace(-40, 40, 161):
-        surprise, mean = compute_surprise(value, state, prior)
+        surprise, mean = compute_surprise(value, state[PROFILE], prior)
         assert mean == pytest.approx(centre, rel=1e-12)
         ratio = (value - mean) / spread
         wallace = np.sqrt(freedom * np.log1p(ratio**2 / freedom))
@@ -244,17 +466,17 @@ def test_the_surprise_is_that_of_the_predictive_distribution(n: int, scale: int)
 def test_profiles_weigh_rows_by_the_belief_that_they_are_the_owners(scale: int) -> None:
     rng = np.random.default_rng(7)
     chain = random_chain(rng, scale=scale, share=0.8, onset=0.5)
-    state, output = np.zeros(STATE_SIZE), np.zeros(len(OUTPUTS))
+    state, output = new_state(chain), np.zeros(len(OUTPUTS))
     amounts, weights = rng.lognormal(2, 1, 40), []
-    values = np.array([transform_amount(amount, scale, chain.unit) for amount in amounts])
+    values = np.array([transform_amount(amount, scale, chain.units[0]) for amount in amounts])
     for i, amount in enumerate(amounts):
-        advance_intruder(state, i == 0, i * DAY, amount, chain, output)
+        advance(state, i * DAY, amount, chain, output)
         weights.append(1.0 - output[INTRUDER])
         mean = np.average(values[: i + 1], weights=weights)
-        assert state[WEIGHT] == pytest.approx(sum(weights), rel=1e-12)
-        assert state[MEAN] == pytest.approx(mean, rel=1e-12)
+        assert state[PROFILE][WEIGHT] == pytest.approx(sum(weights), rel=1e-12)
+        assert state[PROFILE][MEAN] == pytest.approx(mean, rel=1e-12)
         squares = np.dot(weights, (values[: i + 1] - mean) ** 2)
-        assert state[SQUARES] == pytest.approx(squares, rel=1e-10, abs=1e-12)
+        assert state[PROFILE][SQUARES] == pytest.approx(squares, rel=1e-10, abs=1e-12)
     assert min(weights) < 0.5
     assert max(weights) > 0.9
 
@@ -263,17 +485,17 @@ def test_an_amount_is_compared_with_the_customers_usual_one() -> None:
     rng = np.random.default_rng(8)
     for scale in SCALES:
         prior = np.array([transform_amount(20.0, scale, 0.5), 2.0, 2.0, 1.0])
-        chain = random_chain(rng, scale=scale, prior=prior)
-        state, output = np.zeros(STATE_SIZE), np.zeros(len(OUTPUTS))
-        advance_intruder(state, True, 0.0, 100.0, chain, output)
+        chain = random_chain(rng, scale=scale, priors=prior[None])
+        state, output = new_state(chain), np.zeros(len(OUTPUTS))
+        advance(state, 0.0, 100.0, chain, output)
         assert output[TIMES_USUAL] == pytest.approx(5.0, rel=1e-12)
         assert output[SURPRISE] > 0
-        _, mean = compute_surprise(0.0, state, prior)
-        advance_intruder(state, False, 0.0, 60.0, chain, output)
+        _, mean = compute_surprise(0.0, state[PROFILE], prior)
+        advance(state, 0.0, 60.0, chain, output)
         usual = restore_amount(mean, scale, 0.5)
         assert output[TIMES_USUAL] == pytest.approx(60.0 / usual, rel=1e-12)
-    refunds = random_chain(rng, scale=IDENTITY, prior=np.array([-5.0, 2.0, 2.0, 1.0]))
-    advance_intruder(state, True, 0.0, 3.0, refunds, output)
+    refunds = random_chain(rng, scale=IDENTITY, priors=np.array([[-5.0, 2.0, 2.0, 1.0]]))
+    advance(new_state(refunds), 0.0, 3.0, refunds, output)
     assert np.isnan(output[TIMES_USUAL])
 
 
@@ -308,11 +530,57 @@ def test_short_histories_have_tables_of_their_own() -> None:
     rng = np.random.default_rng(10)
     levels = np.array([0.25, 0.5, 0.75])
     tables = np.repeat(levels[:, None], N_SURPRISES, axis=1)
-    chain = random_chain(rng, share=1e-9, log_ratios=tables)
+    chain = random_chain(rng, share=1e-9, log_ratios=tables[None])
     amounts, outputs = rng.lognormal(2, 1, 20), np.zeros((len(OUTPUTS), 20))
-    found = replay_intruder(np.array([0, 20]), np.zeros(20), amounts, chain, outputs)
+    found = replay(np.array([0, 20]), np.zeros(20), amounts, chain, outputs)
     # Each row weighs a little less than 1, so the fifth row still has a weight below 4.
     np.testing.assert_array_equal(found, np.repeat(levels, [5, 12, 3]))
+
+
+def test_log_ratios_of_columns_add_up() -> None:
+    """Each column has its own scale, prior and tables; a missing one is no evidence."""
+    rng = np.random.default_rng(11)
+    chain, n = random_chain(rng, n_columns=3, share=1e-12), 40
+    priors = np.array([[3.0, 1.0, 2.0, 1.5], [6.0, 0.5, 1.0, 4.0], [0.0, 2.0, 3.0, 1.0]])
+    chain = chain._replace(scales=np.array(SCALES), units=np.array([0.5, 1, 1]), priors=priors)
+    columns = np.column_stack([rng.lognormal(2, 1, n), rng.gamma(2, 20, n), rng.normal(0, 1, n)])
+    columns[rng.random((n, 3)) < 0.2] = np.nan
+    rows, never = (np.array([0, n]), DAY * np.arange(n)), np.full(n, NEVER)
+    outputs, surprises = np.zeros((len(OUTPUTS), n)), np.empty((n, 3))
+    found = replay_intruder(*rows, columns, never, chain, AT_ONCE, outputs, surprises)
+    apart, own_surprises = np.zeros((n, 3)), np.empty((n, 3))
+    for c in range(3):
+        one = chain._replace(
+            scales=chain.scales[[c]],
+            units=chain.units[[c]],
+            priors=priors[[c]],
+            log_ratios=chain.log_ratios[[c]],
+        )
+        about = one, AT_ONCE, outputs[:, :].copy(), own_surprises[:, [c]].copy()
+        apart[:, c] = replay_intruder(*rows, columns[:, [c]].copy(), never, *about)
+        np.testing.assert_allclose(surprises[:, c], about[3][:, 0], rtol=1e-9)
+    np.testing.assert_allclose(found, apart.sum(axis=1), rtol=1e-9, atol=1e-9)
+    known = ~np.isnan(columns)
+    np.testing.assert_array_equal(np.isnan(surprises), ~known)
+    some = known.any(axis=1)
+    oddest = np.where(known, apart, -np.inf).argmax(axis=1)
+    np.testing.assert_array_equal(outputs[ODDEST, some], oddest[some])
+    np.testing.assert_array_equal(outputs[SURPRISE, some], surprises[some, oddest[some]])
+    assert np.isnan(outputs[ODDEST, ~some]).all()
+    assert (np.bincount(oddest[some]) > 3).all()
+
+
+def test_overwhelming_evidence_stays_finite() -> None:
+    rng = np.random.default_rng(12)
+    chain = random_chain(rng, n_columns=4)
+    for level in (-400.0, 400.0):
+        chain = chain._replace(log_ratios=np.full(chain.log_ratios.shape, level))
+        outputs, columns = np.zeros((len(OUTPUTS), 30)), rng.lognormal(2, 1, (30, 4))
+        labels = rng.choice([0, 1, NEVER], 30)
+        replay(np.array([0, 30]), 2 * DAY * np.arange(30.0), columns, chain, outputs, labels)
+        risks = outputs[[INTRUDER, PRESENCE]]
+        assert np.isfinite(risks).all()
+        assert ((risks >= 0) & (risks <= 1)).all()
 
 
 class Rows(NamedTuple):
@@ -372,8 +640,9 @@ def add_up(rows: Rows, background: float, chain: IntruderTables) -> tuple[dict[s
         total["log_likelihood"] += found.log_likelihood
         total["present_rows"] += found.kinds[:, 1:].sum()
         total["intruder_rows"] += share.sum()
+        total["other_frauds"] += ((labels == 1) * (1.0 - share)).sum()
         total["labelled_rows"] += (labels >= 0).sum()
-        total["background_frauds"] += ((labels == 1) * (1.0 - share) * background / other).sum()
+        total["unexplained_frauds"] += ((labels == 1) * (1.0 - share) * background / other).sum()
         for gap, pairs in zip(gaps, found.pairs, strict=True):
             weights = pairs / expm(generator(chain) * gap) if gap > 0 else np.zeros((2, 2))
             for name, place, rate in (
@@ -428,7 +697,7 @@ def test_em_never_decreases_the_likelihood(seed: int) -> None:
         waits = presence * found.absent_days + (1.0 - presence) * found.present_days
         pace = (found.onsets + found.ends) / waits
         owner_rows = (1.0 - is_intruder)[rows.labels >= 0].sum()
-        background = found.background_frauds / owner_rows
+        background = found.unexplained_frauds / owner_rows
         share = found.intruder_rows / found.present_rows
         chain = chain._replace(onset=presence * pace, end=(1.0 - presence) * pace, share=share)
     assert (np.diff(likelihoods) > -1e-9).all()

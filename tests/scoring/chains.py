@@ -123,6 +123,9 @@ class Service:
         assert steps.causes is not None
         explained = float(steps.causes[0, INTRUDER])
         compromises = steps.causes[0, find_compromises(len(keys))].tolist()
+        if is_fraud:
+            own = live.report_own_label(DetectorState(self.customers[customer]), parsed.time, 1)
+            self.customers[customer] = own.customer
         for key, record, risk in zip(keys, after, compromises, strict=True):
             if key[1] is not None:
                 self.counterparties[key] = record

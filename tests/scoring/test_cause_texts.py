@@ -24,25 +24,37 @@ USUAL = "times this customer's own usual"
 
 
 @pytest.mark.parametrize(
-    ("recent", "text"),
+    ("n_frauds", "days", "text"),
     [
-        ((0.9, 0.1, 0.97), f"5.1 {USUAL}, as in 2 of the last 3"),
-        ((0.9,), f"5.1 {USUAL}, as in 1 of the last 1"),
-        ((0.1, 0.2, 0.3), f"5.1 {USUAL}, with an intruder possibly present before"),
-        ((), f"5.1 {USUAL}, with an intruder possibly present before"),
+        (2, 6.0, f"5.1 {USUAL}, 2 known frauds, the first 6 days ago"),
+        (1, 1.0, f"5.1 {USUAL}, 1 known fraud, 1 day ago"),
+        (1, 0.0, f"5.1 {USUAL}, 1 known fraud, less than a day ago"),
+        (0, math.nan, f"5.1 {USUAL}"),
     ],
 )
-def test_what_came_before_is_told(recent: tuple[float, ...], text: str) -> None:
-    assert describe_intruder(5.12, 0.2, recent) == text
+def test_known_frauds_are_told(n_frauds: int, days: float, text: str) -> None:
+    assert describe_intruder("", 5.12, 0.01, n_frauds, days) == text
+    told = describe_intruder("", 5.12, 0.2, n_frauds, days)
+    assert told == f"{text}, with an intruder possibly present before"
+
+
+def describe_plainly(times: float, presence: float) -> str:
+    return describe_intruder("", times, presence, 0, math.nan)
 
 
 def test_an_intruder_before_is_named_by_its_probability() -> None:
     for times, shown in ((5.12, "5.1"), (0.034, "0.034"), (12.3, "12"), (1234.5, "1,234")):
-        assert describe_intruder(times, 0.01) == f"{shown} {USUAL}"
-    assert describe_intruder(5.12, 0.7).endswith("with an intruder probably present before")
+        assert describe_plainly(times, 0.01) == f"{shown} {USUAL}"
+    assert describe_plainly(5.12, 0.7).endswith("with an intruder probably present before")
     for missing in (math.nan, 0.0):
-        text = describe_intruder(missing, 0.0)
+        text = describe_plainly(missing, 0.0)
         assert text == "no usual amount of this customer to compare with"
+
+
+def test_columns_other_than_the_amount_are_named() -> None:
+    assert describe_intruder("DISTANCE", 6.1, 0.0, 0, math.nan) == f"DISTANCE 6.1 {USUAL}"
+    text = describe_intruder("DISTANCE", math.nan, 0.0, 0, math.nan)
+    assert text == "no usual DISTANCE of this customer to compare with"
 
 
 @pytest.mark.parametrize(

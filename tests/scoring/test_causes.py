@@ -277,7 +277,12 @@ def test_reasons_say_what_happened() -> None:
     assert first.source == "customer"
     times = f"{fact['times_usual'][stolen]:.2g} times this customer's own usual"
     assert first.text.startswith(times)
-    assert 2 < fact["times_usual"][stolen] < 10
+    assert fact["times_usual"][stolen] > 2
+    known = int(fact["known_frauds"].argmax())
+    (customer,) = [one for one in reasons[known] if one.source == "customer"]
+    assert fact["known_frauds"][known] > 1
+    frauds = f"{fact['known_frauds'][known]:.0f} known frauds"
+    assert f"{frauds}, the first {fact['known_days'][known]:.0f} days ago" in customer.text
     (terminal,) = [one for one in reasons[bad] if one.source == TERMINAL]
     name = transactions.categories[TERMINAL].values[find_terminals(transactions)[bad]]
     assert terminal.text.startswith(f"{TERMINAL} {name} ")
@@ -560,7 +565,8 @@ ARRAYS: dict[str, Any] = {
     "ranker.causes.scorecard.columns": lambda array: array + 1000,
     "ranker.causes.scorecard.edges": lambda array: np.nan * array,
     "ranker.causes.scorecard.starts": lambda array: array[::-1].copy(),
-    "features.intruder.prior": lambda array: -array,
+    "features.intruder.priors": lambda array: -array,
+    "features.intruder.scales": lambda array: array + 7,
     "features.intruder.log_ratios": lambda array: array[:, :-1].copy(),
 }
 
@@ -595,7 +601,7 @@ CHAINS = {
     "no phases": {"compromise": {"n_phases": 0}},
     "a negative length": {"compromise": {"mean_days": -1.0}},
     "no onsets": {"intruder": {"onsets_per_day": 0.0}},
-    "another scale": {"intruder": {"scale": 7}},
+    "another column": {"intruder": {"columns": ["TX_FRAUD"]}},
     "a field too many": {"intruder": {"speed": 1.0}},
 }
 

@@ -94,7 +94,7 @@ def test_windows_of_a_fixed_length_have_more_phases_than_random_ones() -> None:
 def test_the_intruder_s_amounts_are_those_far_above_the_usual() -> None:
     found = learn_process(BUSY).intruder
     assert found is not None
-    usual, large = found.log_ratios[-1, 32], found.log_ratios[-1, 32 + 16]  # surprises 0 and 4
+    usual, large = found.log_ratios[0, -1, 32], found.log_ratios[0, -1, 48]  # surprises 0 and 4
     assert large > 2
     assert usual < 0
 
@@ -192,7 +192,7 @@ def test_transactions_of_unknown_label_are_history() -> None:
     ).chains.intruder
     assert with_history is not None
     assert without is not None
-    assert not np.array_equal(with_history.prior, without.prior)
+    assert not np.array_equal(with_history.priors, without.priors)
 
 
 # ---- stable results

@@ -64,7 +64,7 @@ def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_
     panel = made.features_.transform(transactions, rows=rows)
     regimes = made.calibration_.in_sample
     assert (
-        abs((made.model_.filter(panel).probs @ regimes.rates).mean() - panel.labels.mean()) < 1e-10
+        abs((made.model_.filter(panel).probs @ regimes.rates).mean() - panel.labels.mean()) < 1e-9
     )
     assert regimes.base_rate == pytest.approx(panel.labels.mean())
     assert (regimes.part, regimes.mode, regimes.in_sample) == ("fit", "filtered", True)

@@ -17,6 +17,7 @@ from turncoat.features.scaling import fill_columns
 from turncoat.features.vocabulary import hash_category
 from turncoat.numerics.engine import available_threads
 from turncoat.numerics.intruder import replay_intruder
+from turncoat.numerics.label_times import NEVER
 
 T = TypeVar("T")
 
@@ -82,7 +83,7 @@ def engineer_features(
 ) -> tuple[Array, Array, Array]:
     """Unscaled continuous [F, N] and categorical [C, N] features and causes, from empty states.
 
-    Causes are [4 + 4 C, N] for C counterparties, all 0 for a side without a chain. A counterparty
+    Causes are [7 + 4 C, N] for C counterparties, all 0 for a side without a chain. A counterparty
     is told how far the intruder and the counterparties before it explain a fraud.
     """
     schema, rows, times = transactions.schema, transactions.file_rows, transactions.times
@@ -100,15 +101,18 @@ def engineer_features(
     payments = history.Payments(times, amounts, n_missing, hashes)
     history.replay_customers(transactions.offsets, payments, *own)
     history.compute_all_time_features(payments, *time)
-    causes = np.zeros((chains.count_causes(len(others)), transactions.n_rows))
-    if plan.chains is not None and plan.chains.intruder is not None:
-        customers = transactions.offsets, times, amounts
-        replay_intruder(*customers, plan.chains.intruder.tables, causes[: chains.N_OWN])
-    if not others:
-        return values, codes, causes
     labels, ids = transactions.labels, transactions.ids
     if labels is None:
-        labels = np.full(transactions.n_rows, counterparties.NEVER, np.int8)
+        labels = np.full(transactions.n_rows, NEVER, np.int8)
+    causes = np.zeros((chains.count_causes(len(others)), transactions.n_rows))
+    if plan.chains is not None and plan.chains.intruder is not None:
+        chain = plan.chains.intruder
+        columns = np.column_stack([transactions.numbers[name][rows] for name in chain.columns])
+        customers = transactions.offsets, times, columns, labels
+        scratch = causes[: chains.N_OWN], np.empty(columns.shape)
+        replay_intruder(*customers, chain.tables, plan.label_times, *scratch)
+    if not others:
+        return values, codes, causes
     rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
     explained = causes[chains.INTRUDER].copy()
     for place, output in enumerate(others):

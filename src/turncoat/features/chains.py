@@ -17,7 +17,6 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.numerics import intruder
 from turncoat.numerics.compromise import (
-    STEPS_PER_DAY,
     CompromiseTables,
     add_evidence,
     build_compromise_tables,
@@ -27,6 +26,7 @@ from turncoat.numerics.compromise import (
 )
 from turncoat.numerics.intruder import IntruderTables
 from turncoat.numerics.jit import jit_exact
+from turncoat.numerics.label_times import STEP, STEPS_PER_DAY
 
 # Columns of the counterparty: P(fraud because of it), P(compromised), and the frauds known there
 # since the last genuine transaction, with the days since the first of them.
@@ -42,6 +42,7 @@ MEMORY_DAYS = 30.0  # for which a label that comes late still changes the counte
 # of the last matured one, and the log likelihood ratios of the steps in between and after.
 _ORIGIN, _BELIEFS = 0, 1
 _MAX_LOG_RATIO = 500.0
+_ARRAYS = ("scales", "units", "priors", "log_ratios")  # of an intruder chain
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,31 +52,40 @@ class IntruderChain:
     onsets_per_day: float
     ends_per_day: float
     share: float  # of the intruder's transactions while present
-    scale: int  # of amounts, as in `numerics.intruder`
-    unit: float
-    prior: Array  # [4] of profiles
-    log_ratios: Array  # [3, 161]
+    background: float  # of fraud among the owner's transactions, for whatever other cause
+    memory_rows: int  # latest transactions of a customer whose labels may still become known
+    columns: tuple[str, ...]  # [C] that have a profile, the amount first
+    scales: Array  # [C] int64, as in `numerics.intruder`
+    units: Array  # [C]
+    priors: Array  # [C, 4] of profiles
+    log_ratios: Array  # [C, 3, 161]
     fixed_gap_days: float = 0.0  # between any two transactions; 0 for the real gaps
 
     @cached_property
     def tables(self) -> IntruderTables:
         """The chain for compiled code."""
-        rates = self.onsets_per_day, self.ends_per_day, self.share
-        tables = IntruderTables(*rates, self.scale, self.unit, self.prior, self.log_ratios)
-        return tables._replace(fixed_gap_days=self.fixed_gap_days)
+        rates = self.onsets_per_day, self.ends_per_day, self.share, self.background
+        profile = self.scales, self.units, self.priors, self.log_ratios
+        return IntruderTables(*rates, self.memory_rows, *profile, self.fixed_gap_days)
 
     def check(self) -> None:
         """Raise ValueError if a parameter is impossible."""
-        size = intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES
-        for name, shape in (("prior", (4,)), ("log_ratios", size)):
-            array = getattr(self, name)
-            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+        n, size = len(self.columns), (intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES)
+        shapes = {"scales": (n,), "units": (n,), "priors": (n, 4), "log_ratios": (n, *size)}
+        for name, shape in shapes.items():
+            array, kind = getattr(self, name), np.int64 if name == "scales" else np.float64
+            if array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
                 raise ValueError(f"an intruder chain with {name} of {array.dtype} {array.shape}")
-        positive = self.onsets_per_day, self.ends_per_day, self.unit, *self.prior[1:]
+        if n == 0 or len(set(self.columns)) < n:
+            raise ValueError(f"an intruder chain with profiles of {self.columns}")
+        rates = self.onsets_per_day, self.ends_per_day
+        positive = *rates, *self.units, *self.priors[:, 1:].ravel()
         is_valid = all(0 < value < math.inf for value in positive) and 0 < self.share < 1
+        is_valid &= 0 < self.background < 1 and self.memory_rows in range(1, 4097)
         is_valid &= bool(np.abs(self.log_ratios).max() <= _MAX_LOG_RATIO)
         is_valid &= 0 <= self.fixed_gap_days < math.inf
-        if not is_valid or self.scale not in (intruder.ARSINH, intruder.ROOT, intruder.IDENTITY):
+        scales = intruder.ARSINH, intruder.ROOT, intruder.IDENTITY
+        if not is_valid or not np.isin(self.scales, scales).all():
             raise ValueError("an intruder chain with impossible parameters")
 
 
@@ -169,22 +179,30 @@ class Chains:
         """Tables of the customer's chain; without one, an empty prior."""
         if self.intruder is not None:
             return self.intruder.tables
-        nothing = np.empty(0), np.empty((0, 0))
-        return IntruderTables(0.0, 1.0, 0.0, intruder.IDENTITY, 1.0, *nothing)
+        nothing = np.empty(0, np.int64), np.empty(0), np.empty((0, 4)), np.empty((0, 0, 0))
+        return IntruderTables(0.0, 1.0, 0.0, 0.5, 0, *nothing)
 
     @property
     def layout(self) -> tuple[Any, ...]:
         """What stored records depend on."""
         own, others = self.intruder, self.compromise
         return (
-            None if own is None else (own.scale, own.unit),
+            None
+            if own is None
+            else (own.memory_rows, own.columns, own.scales.tolist(), own.units.tolist()),
             tuple(None if each is None else (each.n_phases, each.memory_days) for each in others),
         )
 
     @property
     def intruder_size(self) -> int:
         """Numbers in a customer's record."""
-        return 0 if self.intruder is None else intruder.STATE_SIZE
+        own = self.intruder
+        return 0 if own is None else intruder.state_size(len(own.columns), own.memory_rows)
+
+    @property
+    def profile_columns(self) -> tuple[str, ...]:
+        """Columns of the customer's profiles."""
+        return () if self.intruder is None else self.intruder.columns
 
 
 def list_compromise_tables(chain: CompromiseChain | None) -> CompromiseTables:
@@ -198,7 +216,7 @@ def count_compromise_numbers(chain: CompromiseChain | None, waiting_s: float) ->
     """Numbers in a counterparty's record, where labels count after at most `waiting_s`."""
     if chain is None:
         return 0
-    n_waiting = math.ceil(waiting_s / intruder.DAY * STEPS_PER_DAY) + 2
+    n_waiting = math.ceil(waiting_s / STEP) + 2
     n_steps = n_waiting + math.ceil(chain.memory_days * STEPS_PER_DAY)
     return _BELIEFS + 2 * (chain.n_phases + 1) + n_steps
 
@@ -210,7 +228,7 @@ def pack_chains(chains: Chains | None) -> tuple[dict[str, Any] | None, dict[str,
     own, others = _list_fields(chains.intruder), [_list_fields(one) for one in chains.compromise]
     arrays: dict[str, Array] = {}
     if own is not None:
-        for name in ("prior", "log_ratios"):
+        for name in _ARRAYS:
             arrays[f"intruder.{name}"] = own.pop(name)
     return {"intruder": own, "compromise": others}, arrays
 
@@ -221,7 +239,8 @@ def unpack_chains(content: dict[str, Any] | None, arrays: dict[str, Array]) -> C
         return None
     own, others = content["intruder"], content["compromise"]
     if own is not None:
-        own = {**own, **{name: arrays[f"intruder.{name}"] for name in ("prior", "log_ratios")}}
+        own = {**own, **{name: arrays[f"intruder.{name}"] for name in _ARRAYS}}
+        own["columns"] = tuple(map(str, own["columns"]))
     chains = Chains(
         None if own is None else IntruderChain(**own),
         tuple(None if other is None else CompromiseChain(**other) for other in others),

@@ -17,9 +17,10 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.features import chains, history
-from turncoat.features.history import DAY, SEEN_WORDS, Payment, Payments, advance
-from turncoat.numerics.compromise import STEPS_PER_DAY, CompromiseTables
+from turncoat.features.history import SEEN_WORDS, Payment, Payments, advance
+from turncoat.numerics.compromise import CompromiseTables
 from turncoat.numerics.jit import jit_exact
+from turncoat.numerics.label_times import NEVER, STEP, STEPS_PER_DAY, UNKNOWN, find_newest_ended
 
 State: TypeAlias = tuple[Array, Array, Array, Array]  # numbers, seen, risk and compromise
 Features: TypeAlias = tuple[Array, Array, Array]  # values, codes and causes
@@ -32,7 +33,6 @@ CONTINUOUS = (
 )  # fmt: skip
 N_CONTINUOUS = len(CONTINUOUS)
 PRIOR_ROWS = 5.0  # weight of the overall fraud rate in every counterparty's risk, in transactions
-UNKNOWN, NEVER = -1, -2  # labels beside 0 and 1: not known yet, and of a row that none will follow
 
 _N_HISTORY = history.N_CONTINUOUS
 _N_NUMBERS = len(history.NUMBERS)
@@ -47,8 +47,7 @@ _RING = _RUN_FRAUDS + 1
 # A step's cell: transactions with a label, frauds among them, and transactions without a label yet.
 _CELL_KNOWN, _CELL_FRAUDS, _CELL_WAITING = range(3)
 _CELL_SIZE = 3
-_STEP = DAY / STEPS_PER_DAY
-_DECAY_STEPS = np.array([history.WINDOWS[window] / _STEP for window in RISK_WINDOWS])
+_DECAY_STEPS = np.array([history.WINDOWS[window] / STEP for window in RISK_WINDOWS])
 _STEP_FACTORS = np.array([math.exp(-1.0 / steps) for steps in _DECAY_STEPS])
 
 
@@ -65,7 +64,7 @@ class RiskRules(NamedTuple):
 
 def risk_size(delay_s: float, maturity_s: float) -> int:
     """Length of a risk: eleven numbers, and a cell for each step that has not matured."""
-    return _RING + _CELL_SIZE * (math.ceil((delay_s + maturity_s) / _STEP) + 2)
+    return _RING + _CELL_SIZE * (math.ceil((delay_s + maturity_s) / STEP) + 2)
 
 
 @jit_exact
@@ -73,12 +72,6 @@ def _find_cell(risk: Array, step: float) -> int:
     """Where a step's cell begins."""
     n_steps = (len(risk) - _RING) // _CELL_SIZE
     return _RING + _CELL_SIZE * int(step % n_steps)
-
-
-@jit_exact
-def _newest_ended(time: float, delay: float) -> float:
-    """The last step that ended at least `delay` before `time`."""
-    return math.floor((time - delay) / _STEP) - 1.0
 
 
 @jit_exact
@@ -142,7 +135,7 @@ def report_label(
     chain remembers steps for longer. `explained` is the probability that other causes make the
     transaction fraud.
     """
-    step = math.floor(time / _STEP)
+    step = math.floor(time / STEP)
     frauds = 1.0 if label == 1 else 0.0
     if len(compromise) > 0:
         counted = 0 if earlier == UNKNOWN and step <= risk[_MATURE_STEP] else earlier
@@ -186,14 +179,14 @@ def advance_counterparty(
     delay, maturity, base_rate, _, _, chain = rules
     has_chain = len(compromise) > 0
     if numbers[_N] == 0.0:
-        risk[_MATURE_STEP] = _newest_ended(payment.time, delay + maturity)
+        risk[_MATURE_STEP] = find_newest_ended(payment.time, delay + maturity)
         risk[_GENUINE_STEP:_RUN_FRAUDS] = math.nan
         if has_chain:
             chains.start_compromise(compromise, chain, risk[_MATURE_STEP])
     advance(numbers, seen, payment, tracked, values[:_N_HISTORY], codes)
     now = numbers[_LAST]  # a late row counts as now
-    current, newest_known = math.floor(now / _STEP), _newest_ended(now, delay)
-    _mature_steps(risk, compromise, chain, _newest_ended(now, delay + maturity))
+    current, newest_known = math.floor(now / STEP), find_newest_ended(now, delay)
+    _mature_steps(risk, compromise, chain, find_newest_ended(now, delay + maturity))
     values[_N_HISTORY:] = np.nan
     causes[:] = 0.0
     if has_chain:

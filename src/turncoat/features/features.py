@@ -21,11 +21,12 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
 from turncoat.features.chains import Chains, count_causes, pack_chains, unpack_chains
-from turncoat.features.counterparties import NEVER, UNKNOWN
 from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
+from turncoat.numerics.intruder import report_own_label
+from turncoat.numerics.label_times import NEVER, UNKNOWN
 from turncoat.panel import LABEL_DELAY_DAYS, Panel
 from turncoat.storage import BundleFormat, refuse_unreadable
 
@@ -48,7 +49,7 @@ class FeatureSteps(NamedTuple):
     states: Sequence[FeatureState]  # after each
     continuous: Array  # [N, D]
     categorical: Array  # [N, J]
-    causes: Array  # [N, 4 + 4 C] of customer and C counterparties; 0 without chains
+    causes: Array  # [N, 7 + 4 C] of customer and C counterparties; 0 without chains
 
 
 class Features(BaseEstimator):  # type: ignore[misc]
@@ -68,6 +69,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         max_categories: int = 100,
         label_delay_days: float = LABEL_DELAY_DAYS,
         include: Sequence[str] | None = None,
+        profile: Sequence[str] | None = None,
     ) -> None:
         """`missing_flags`: a flag per set of columns missing together, per column, or none.
 
@@ -75,7 +77,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         rare. Labels count from `label_delay_days` after the transaction's day on, and a transaction
         without a label counts as genuine the schema's `label_maturity_days` later. `include`
         names the features to keep, out of `feature_names` without it: a hidden Markov model often
-        does better with a few good ones.
+        does better with a few good ones. `profile` names the continuous columns that chains of
+        intruders compare with the customer's own past; None leaves the choice to the fit.
         """
         self.kind = kind
         self.missing_flags = missing_flags
@@ -83,10 +86,12 @@ class Features(BaseEstimator):  # type: ignore[misc]
         self.max_categories = max_categories
         self.label_delay_days = label_delay_days
         self.include = include
+        self.profile = profile
 
     def fit(self, transactions: Transactions) -> Self:
         """Learn scales, vocabularies and missing patterns from these transactions."""
         self._check_settings()
+        self._check_profile(transactions.schema)
         schema, rows, n = transactions.schema, transactions.file_rows, transactions.n_rows
         labels = np.empty(0) if transactions.labels is None else transactions.labels
         known = labels[labels >= 0]
@@ -132,6 +137,23 @@ class Features(BaseEstimator):  # type: ignore[misc]
         if not is_number or isinstance(days, bool) or not 0 <= days <= MAX_DELAY_DAYS:
             rule = f"it must be between 0 and {MAX_DELAY_DAYS}"
             raise ConfigError(f"label_delay_days is {days!r}; {rule}")
+
+    def _check_profile(self, schema: Schema) -> None:
+        """Refuse a profile of columns that are not there."""
+        if self.profile is None:
+            return
+        names = [] if isinstance(self.profile, str) else list(self.profile)
+        if not names or not all(isinstance(name, str) for name in names):
+            rule = "it must be a list of column names"
+            raise ConfigError(f"profile is {self.profile!r}; {rule}, or None to choose them")
+        if len(set(names)) < len(names):
+            raise ConfigError(f"profile names a column twice: {', '.join(names)}")
+        for name in names:
+            if name not in schema.continuous:
+                near = get_close_matches(name, schema.continuous, n=5, cutoff=0.4)
+                problem = f"profile names {name!r}, but there is no such continuous column"
+                similar = ", ".join(near or schema.continuous[:5])
+                raise ConfigError(f"{problem}. Similar names are {similar}")
 
     def _choose_flagged(self, schema: Schema, patterns: Sequence[bytes | None]) -> tuple[str, ...]:
         """Columns that get a missing flag; under `distinct` one per set missing together."""
@@ -328,6 +350,30 @@ class Features(BaseEstimator):  # type: ignore[misc]
         counterparties.report_label(records.risk[0], records.compromise[0], *about)
         return live.pack_counterparty(plan, place, records)[0]
 
+    def report_own_label(
+        self, state: FeatureState, time: float, label: int, n_later: int = 0
+    ) -> FeatureState:
+        """The state after the label, 0 or 1, of the customer's own transaction at `time` is known.
+
+        `time` is in seconds; for a transaction that came late, the latest time in the state then.
+        `n_later` counts the customer's transactions with the same time that came after it. A later
+        label replaces an earlier one. Nothing changes without a chain of intruders, or if the
+        transaction is no longer among the latest that the record keeps.
+        """
+        plan = self.plan
+        if label not in (0, 1):
+            raise DataError(f"the label is {label!r}; it must be 1 for fraud or 0 for genuine")
+        if not isinstance(time, int | float | np.number):
+            raise DataError(f"the time is {time!r}; it must be the transaction's, in seconds")
+        if plan.chains is None or plan.chains.intruder is None or state.customer is None:
+            return state
+        records = live.unpack_states(plan, [FeatureState(state.customer)])
+        chain, numbers = plan.chains.intruder.tables, records.intruder[0]
+        if not report_own_label(numbers, time, n_later, label, chain, plan.label_times):
+            return state
+        is_named = np.zeros((1, len(plan.counterparties)), np.bool_)
+        return live.pack_states(plan, records, [state], is_named)[0]
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted features into a folder; `load_features` reads them."""
         _FORMAT.save(folder, *pack_features(self))
@@ -344,12 +390,13 @@ def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]
     """Fitted features as plain content and arrays."""
     plan, settings = features.plan, features.get_params(deep=False)
     include = None if features.include is None else list(features.include)
+    profile = None if features.profile is None else list(features.profile)
     fitted = {field.name: getattr(plan, field.name) for field in fields(plan)}
     arrays = fitted.pop("scales")._asdict()
     chains, own = pack_chains(fitted.pop("chains"))
     fitted["chains"], arrays = chains, arrays | own
     content = msgspec.to_builtins(fitted | {"schema": plan.schema.to_dict()})
-    return {"settings": {**settings, "include": include}, **content}, arrays
+    return {"settings": {**settings, "include": include, "profile": profile}, **content}, arrays
 
 
 def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: str) -> Features:

@@ -20,7 +20,6 @@ from turncoat.numerics.intruder import advance_intruder
 from turncoat.numerics.jit import jit_exact
 
 _HEADER_BYTES = 8  # the fingerprint of the features, padded so that the numbers are aligned
-_NUMBER_OF_ROWS = history.NUMBERS.index("n")
 _N_OWN, _N_TIME = history.N_CONTINUOUS, len(history.TIME_CONTINUOUS)
 
 
@@ -56,7 +55,7 @@ class FeatureRecords(NamedTuple):
 
     numbers: Array  # [N, 21]
     seen: Array  # [N, words] uint32
-    intruder: Array  # [N, 5], or [N, 0] without the chain
+    intruder: Array  # [N, numbers of the chain], or [N, 0] without it
     # One for each counterparty. Without any there is one of no rows: compiled code cannot index an
     # empty tuple.
     counterparties: tuple[CounterpartyRecords, ...]
@@ -85,6 +84,7 @@ def advance_rows(
     own, own_codes = values[:_N_OWN], codes[:n_own_codes]
     time_values, time_codes = values[_N_OWN : _N_OWN + _N_TIME], codes[n_own_codes:]
     flagged, n_counterparties = layout.flagged, rows.is_named.shape[1]
+    surprises = np.empty(len(layout.profile_columns))
     for i in range(len(rows.times)):
         cells, hashes, time = rows.cells[i], rows.hashes[i], rows.times[i]
         n_missing = fill_row(cells, layout.raw, continuous[i], categorical[i])
@@ -99,9 +99,9 @@ def advance_rows(
         amount = cells[layout.amount_column] if layout.amount_column >= 0 else math.nan
         payment = Payment(time, amount, float(n_missing))
         if records.intruder.shape[1] > 0:
-            is_first = records.numbers[i, _NUMBER_OF_ROWS] == 0.0
-            chain, own_causes = layout.intruder, causes[i, :N_OWN]
-            advance_intruder(records.intruder[i], is_first, time, amount, chain, own_causes)
+            chain, waits, label = layout.intruder, layout.label_times, rows.labels[i]
+            about = cells[layout.profile_columns], label, chain, waits, causes[i, :N_OWN], surprises
+            advance_intruder(records.intruder[i], time, *about)
         advance(records.numbers[i], records.seen[i], payment, hashes, own, own_codes)
         compute_time_features(time, n_missing, time_values, time_codes)
         first_value, first_code, explained = _N_OWN + _N_TIME, n_own_codes + 1, causes[i, INTRUDER]

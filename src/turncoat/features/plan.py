@@ -25,6 +25,7 @@ from turncoat.features.counterparties import RiskRules, risk_size
 from turncoat.features.scaling import ScaledColumns, Scales
 from turncoat.features.vocabulary import Vocabulary
 from turncoat.numerics.intruder import IntruderTables
+from turncoat.numerics.label_times import LabelTimes
 
 MAX_DELAY_DAYS = 3650
 
@@ -38,9 +39,11 @@ class LiveLayout(NamedTuple):
     n_categorical: int
     flagged: tuple[Array, Array]
     amount_column: int  # -1 if there is no amount
+    profile_columns: Array  # indices of the columns with a profile
     tracked: tuple[Array, ...]  # see `counterparty_tracked`; an empty one without counterparties
     risk_rules: tuple[RiskRules, ...]
     intruder: IntruderTables
+    label_times: LabelTimes
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +95,7 @@ class FeaturePlan:
         for names, allowed, what in (
             (self.flagged, (*self.schema.continuous, *self.schema.categorical), "flagged columns"),
             (self.include or (), (*self.all_continuous, *self.all_categorical), "features"),
+            (self.all_chains.profile_columns, self.schema.continuous, "profile columns"),
         ):
             if unknown := sorted(set(names) - set(allowed)):
                 raise ValueError(f"unknown {what}: {', '.join(map(repr, unknown))}")
@@ -237,15 +241,18 @@ class FeaturePlan:
     def live_layout(self) -> LiveLayout:
         """The plan for compiled code."""
         amount, numbers = self.schema.amount, self.schema.continuous
+        profile = self.all_chains.profile_columns
         return LiveLayout(
             *self.layouts,
             first_engineered=self.first_engineered,
             n_categorical=len(self.vocabularies),
             flagged=self.flagged_categorical,
             amount_column=-1 if amount is None else numbers.index(amount),
+            profile_columns=np.array([numbers.index(name) for name in profile], dtype=np.int64),
             tracked=self.counterparty_tracked or (np.empty(0, np.int64),),
             risk_rules=self.risk_rules or (self._make_rules(None),),
             intruder=self.all_chains.intruder_tables,
+            label_times=self.label_times,
         )
 
     @cached_property
@@ -262,6 +269,17 @@ class FeaturePlan:
     def all_chains(self) -> Chains:
         """The chain of the customer and of each counterparty, None where there is none."""
         return (self.chains or Chains()).expand(len(self.counterparties))
+
+    @property
+    def memory_rows(self) -> int:
+        """Latest transactions of a customer whose labels may still become known."""
+        own = self.all_chains.intruder
+        return 0 if own is None else own.memory_rows
+
+    @property
+    def label_times(self) -> LabelTimes:
+        """When labels count."""
+        return LabelTimes(self.label_delay_s, self.label_maturity_s)
 
     @property
     def label_maturity_s(self) -> float:

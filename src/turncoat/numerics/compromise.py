@@ -17,8 +17,8 @@ from scipy.linalg import expm
 
 from turncoat.arrays import Array
 from turncoat.numerics.jit import jit, jit_exact
+from turncoat.numerics.label_times import STEPS_PER_DAY
 
-STEPS_PER_DAY = 4
 _N_POWERS = 15  # gaps of up to 2^15 - 1 steps, 22 years; longer ones count as these
 _MAX_STEPS = (1 << _N_POWERS) - 1
 

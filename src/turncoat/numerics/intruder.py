@@ -1,9 +1,14 @@
 """The customer's chain in continuous time: owner alone, or an intruder present (docs/chains.md).
 
 While an intruder is present each transaction is the intruder's with probability `share`, and the
-owner's otherwise. A transaction is compared with the owner's profile, a Normal-Gamma posterior from
-the customer's own transactions. How far it lies from the profile, the surprise, has a density for
-owners and one for intruders; the table of their log ratio is all that the recursion needs.
+owner's otherwise. A transaction is compared with the owner's profiles of the amount and maybe other
+columns, each a Normal-Gamma posterior from the customer's own transactions. How far it lies from a
+profile, the surprise, has a density for owners and one for intruders; the tables of their log ratio
+are all that the recursion needs. Log ratios of columns add up.
+
+The latest transactions stay in a ring, with their evidence as it was when they were scored. Their
+labels join the evidence as they become known: a known fraud is the intruder's or has another cause,
+a known genuine transaction is the owner's.
 """
 
 from __future__ import annotations
@@ -14,24 +19,41 @@ from typing import NamedTuple
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.jit import jit, jit_exact
+from turncoat.numerics.jit import jit_exact
+from turncoat.numerics.label_times import DAY, NEVER, UNKNOWN, LabelTimes, find_known_times
 
-DAY = 86400.0
 # Surprises are looked up on a grid; at its ends the log ratio stays constant.
 MIN_SURPRISE, SURPRISE_STEP, N_SURPRISES = -8.0, 0.25, 161
 # Profiles from fewer transactions than these limits have tables of their own.
 HISTORY_LIMITS = (4.0, 16.0)
 N_HISTORY_GROUPS = len(HISTORY_LIMITS) + 1
-_MAX_EXPLAINED = 1.0 - 1e-12
-ARSINH, ROOT, IDENTITY = range(3)  # scales of amounts
+ARSINH, ROOT, IDENTITY = range(3)  # scales of columns
+_MAX_LOG_RATIO = 500.0  # of all columns together
 
-# A customer's state: P(intruder present), time of the last transaction; the profile: its weight,
-# mean and sum of squares.
-PRESENT, LAST_TIME, WEIGHT, MEAN, SQUARES = range(5)
-STATE_SIZE = 5
-# What `advance_intruder` writes of a transaction.
-OUTPUTS = ("intruder", "presence", "surprise", "times_usual")
-_INTRUDER, _PRESENCE, _SURPRISE, _TIMES_USUAL = range(len(OUTPUTS))
+# A customer's state: the belief before its ring of latest rows, and the belief after the rows whose
+# labels are settled, each with its time; the number of settled rows and of all rows, both since the
+# customer's first; the profiles, each of three numbers; and the ring.
+CHECKPOINT, CHECKPOINT_TIME, SETTLED, SETTLED_TIME, N_SETTLED, N_ROWS = range(6)
+_PROFILES = 6
+# A profile: its weight, mean and sum of squares.
+WEIGHT, MEAN, SQUARES = range(3)
+PROFILE_SIZE = 3
+# A row of the ring: its time, the ratio of the two densities when it was scored, and its label.
+_TIME, _RATIO, _LABEL = range(3)
+_ROW_SIZE = 3
+# What `advance_intruder` writes of a transaction. `surprise` and `times_usual` are of the column
+# with the highest log ratio, the `oddest`. The last two are the frauds of the customer that are
+# known by then, as far as the ring goes back, and the days since the first of them.
+OUTPUTS = (
+    "intruder",
+    "presence",
+    "surprise",
+    "times_usual",
+    "oddest",
+    "known_frauds",
+    "known_days",
+)
+_INTRUDER, _PRESENCE, _SURPRISE, _TIMES_USUAL, _ODDEST, _KNOWN_FRAUDS, _KNOWN_DAYS = range(7)
 
 
 class IntruderTables(NamedTuple):
@@ -40,30 +62,19 @@ class IntruderTables(NamedTuple):
     onset: float  # intrusions per day
     end: float  # ends of an intrusion per day
     share: float  # of the intruder's transactions while present
-    scale: int  # of amounts: ARSINH, ROOT or IDENTITY
-    unit: float  # of arsinh
-    prior: Array  # [4] of profiles: mean, its weight, shape and rate of the precision
-    log_ratios: Array  # [history groups, surprises] log density of intruders less that of owners
+    background: float  # of fraud among the owner's transactions, for whatever other cause
+    memory_rows: int  # in a customer's ring
+    scales: Array  # [C] of the profiles' columns: ARSINH, ROOT or IDENTITY
+    units: Array  # [C] of arsinh
+    priors: Array  # [C, 4] of profiles: mean, its weight, shape and rate of the precision
+    # [C, history groups, surprises] log density of intruders less that of owners
+    log_ratios: Array
     fixed_gap_days: float = 0.0  # between any two transactions; 0 for the real gaps
-
-
-class IntruderExpectations(NamedTuple):
-    """Sums of an E-step over all customers."""
-
-    log_likelihood: float
-    onsets: float
-    ends: float
-    absent_days: float
-    present_days: float
-    present_rows: float
-    intruder_rows: float
-    background_frauds: float  # frauds of the owner's rows that no known cause explains
-    labelled_rows: float
 
 
 @jit_exact
 def transform_amount(amount: float, scale: int, unit: float) -> float:
-    """The amount on the profile's scale."""
+    """An amount, or the value of another column, on the profile's scale."""
     if scale == ARSINH:
         return math.asinh(amount / unit)
     if scale == ROOT:
@@ -82,16 +93,16 @@ def restore_amount(value: float, scale: int, unit: float) -> float:
 
 
 @jit_exact
-def compute_surprise(value: float, state: Array, prior: Array) -> tuple[float, float]:
+def compute_surprise(value: float, profile: Array, prior: Array) -> tuple[float, float]:
     """How far a value lies from the profile, in standard normal units, and the profile's mean.
 
     The predictive distribution is Student's t; Wallace's formula makes it normal.
     """
-    weight, kappa = state[WEIGHT], prior[1] + state[WEIGHT]
+    weight, kappa = profile[WEIGHT], prior[1] + profile[WEIGHT]
     shape = prior[2] + 0.5 * weight
-    mean = (prior[1] * prior[0] + weight * state[MEAN]) / kappa
-    off = state[MEAN] - prior[0]
-    rate = prior[3] + 0.5 * state[SQUARES] + 0.5 * prior[1] * weight * off * off / kappa
+    mean = (prior[1] * prior[0] + weight * profile[MEAN]) / kappa
+    off = profile[MEAN] - prior[0]
+    rate = prior[3] + 0.5 * profile[SQUARES] + 0.5 * prior[1] * weight * off * off / kappa
     ratio = (value - mean) / math.sqrt(rate * (kappa + 1.0) / (shape * kappa))
     freedom = 2.0 * shape
     normal = math.sqrt(freedom * math.log1p(ratio * ratio / freedom))
@@ -122,184 +133,276 @@ def find_history_group(weight: float) -> int:
 
 
 @jit_exact
-def measure_gap(chain: IntruderTables, earlier: float, later: float) -> float:
-    """Days between two transactions of a customer; none if they came out of order."""
-    if chain.fixed_gap_days > 0.0:
-        return chain.fixed_gap_days
-    return max(later - earlier, 0.0) / DAY
+def state_size(n_profiles: int, memory_rows: int) -> int:
+    """Numbers in a customer's state."""
+    return _PROFILES + PROFILE_SIZE * n_profiles + _ROW_SIZE * memory_rows
+
+
+class _FilterTables(NamedTuple):
+    """The numbers of a chain that the filter needs: without arrays it is passed quickly."""
+
+    onset: float
+    end: float
+    share: float
+    background: float
+    fixed_gap_days: float
+    ring: int  # where it begins in a state
+    memory_rows: int
+
+
+@jit_exact
+def _list_numbers(chain: IntruderTables) -> _FilterTables:
+    rates = chain.onset, chain.end, chain.share, chain.background
+    ring, gap = _PROFILES + PROFILE_SIZE * len(chain.units), chain.fixed_gap_days
+    return _FilterTables(rates[0], rates[1], rates[2], rates[3], gap, ring, chain.memory_rows)
+
+
+@jit_exact
+def _find_row(chain: _FilterTables, row: float) -> int:
+    """Where the ring has a row, counted from the customer's first."""
+    return chain.ring + _ROW_SIZE * (int(row) % chain.memory_rows)
+
+
+@jit_exact
+def _is_settled(state: Array, place: int, known: tuple[float, float]) -> bool:
+    """Whether time alone will not change what is known of the label of a row in the ring.
+
+    `known` are the times before which labels count, and before which rows have matured.
+    """
+    label, time = state[place + _LABEL], state[place + _TIME]
+    return bool(label == NEVER or time < (known[1] if label == UNKNOWN else known[0]))
+
+
+@jit_exact
+def _pass_time(present: float, seconds: float, chain: _FilterTables) -> float:
+    """P(intruder present) some time later."""
+    pace = chain.onset + chain.end
+    usual = chain.onset / pace
+    days = chain.fixed_gap_days if chain.fixed_gap_days > 0.0 else seconds / DAY
+    return usual + (present - usual) * math.exp(-pace * days)
+
+
+@jit_exact
+def _pass_row(
+    state: Array,
+    place: int,
+    present: float,
+    since: float,
+    known: tuple[float, float],
+    chain: _FilterTables,
+) -> float:
+    """P(intruder present) after a row of the ring, from its evidence and its label if it counts.
+
+    `present` is the belief after the row before, at the time `since`. A fraud is the intruder's or
+    has another cause; a genuine row is the owner's, however odd.
+    """
+    present = _pass_time(present, state[place + _TIME] - since, chain)
+    of_owner, of_intruder = 1.0, state[place + _RATIO]
+    if state[place + _LABEL] != NEVER and _is_settled(state, place, known):
+        if state[place + _LABEL] == 1.0:
+            of_owner = chain.background
+        else:
+            of_owner, of_intruder = 1.0 - chain.background, 0.0
+    here = present * ((1.0 - chain.share) * of_owner + chain.share * of_intruder)
+    return float(here / ((1.0 - present) * of_owner + here))
+
+
+@jit_exact
+def _make_room(state: Array, known: tuple[float, float], chain: _FilterTables) -> None:
+    """Where the ring is full, let its oldest row join the checkpoint with what is known of it."""
+    oldest = state[N_ROWS] - chain.memory_rows
+    if oldest < 0.0:
+        return
+    place, since = _find_row(chain, oldest), state[CHECKPOINT_TIME]
+    state[CHECKPOINT] = _pass_row(state, place, state[CHECKPOINT], since, known, chain)
+    state[CHECKPOINT_TIME] = state[place + _TIME]
+    if state[N_SETTLED] <= oldest:
+        state[SETTLED], state[SETTLED_TIME] = state[CHECKPOINT], state[CHECKPOINT_TIME]
+        state[N_SETTLED] = oldest + 1.0
+
+
+@jit_exact
+def _settle_rows(
+    state: Array, stop: float, known: tuple[float, float], chain: _FilterTables
+) -> None:
+    """Move the settled belief over the rows before `stop`, up to the first that is not settled."""
+    while state[N_SETTLED] < stop:
+        place, since = _find_row(chain, state[N_SETTLED]), state[SETTLED_TIME]
+        if not _is_settled(state, place, known):
+            return
+        state[SETTLED] = _pass_row(state, place, state[SETTLED], since, known, chain)
+        state[SETTLED_TIME] = state[place + _TIME]
+        state[N_SETTLED] += 1.0
+
+
+@jit_exact
+def _predict_presence(
+    state: Array, time: float, known: tuple[float, float], chain: _FilterTables
+) -> float:
+    """P(intruder present) at `time`, from all rows and the labels that count."""
+    present, since = state[SETTLED], state[SETTLED_TIME]
+    place = _find_row(chain, state[N_SETTLED])
+    for _ in range(int(state[N_ROWS] - state[N_SETTLED])):
+        present = _pass_row(state, place, present, since, known, chain)
+        since = state[place + _TIME]
+        place += _ROW_SIZE
+        if place == len(state):
+            place = chain.ring
+    return _pass_time(present, time - since, chain)
+
+
+@jit_exact
+def _find_known_frauds(
+    state: Array, known: tuple[float, float], chain: _FilterTables
+) -> tuple[float, float]:
+    """The number of frauds in the ring whose labels count, and the time of the first."""
+    n_frauds, first = 0.0, math.nan
+    for i in range(min(int(state[N_ROWS]), chain.memory_rows)):
+        place = chain.ring + _ROW_SIZE * i
+        if state[place + _LABEL] == 1.0 and state[place + _TIME] < known[0]:
+            n_frauds += 1.0
+            first = np.fmin(first, state[place + _TIME])  # NaN yields
+    return n_frauds, first
+
+
+@jit_exact
+def _weigh_columns(
+    state: Array, columns: Array, chain: IntruderTables, output: Array, surprises: Array
+) -> float:
+    """The log ratio of a transaction's columns [C]; writes their surprises and the oddest of them.
+
+    A column that is missing, or beyond computing, is no evidence; its surprise is NaN.
+    """
+    total, highest = 0.0, -math.inf
+    output[_SURPRISE] = output[_TIMES_USUAL] = output[_ODDEST] = math.nan
+    for c in range(len(columns)):
+        scale, unit, first = chain.scales[c], chain.units[c], _PROFILES + PROFILE_SIZE * c
+        value = transform_amount(columns[c], scale, unit)
+        profile = state[first : first + PROFILE_SIZE]
+        surprise, mean = compute_surprise(value, profile, chain.priors[c])
+        surprises[c] = math.nan
+        if not math.isfinite(surprise):
+            continue
+        surprises[c] = surprise
+        table = chain.log_ratios[c, find_history_group(profile[WEIGHT])]
+        log_ratio = look_up_log_ratio(table, surprise)
+        total += log_ratio
+        if log_ratio > highest:
+            highest = log_ratio
+            usual = restore_amount(mean, scale, unit)
+            output[_SURPRISE], output[_ODDEST] = surprise, c
+            output[_TIMES_USUAL] = columns[c] / usual if usual > 0.0 else math.nan
+    return min(max(total, -_MAX_LOG_RATIO), _MAX_LOG_RATIO)
+
+
+@jit_exact
+def _learn_columns(
+    state: Array, columns: Array, surprises: Array, weight: float, chain: IntruderTables
+) -> None:
+    """Add a transaction's columns to the profiles with the weight of its being the owner's."""
+    for c in range(len(columns)):
+        if math.isnan(surprises[c]):
+            continue
+        value = transform_amount(columns[c], chain.scales[c], chain.units[c])
+        first = _PROFILES + PROFILE_SIZE * c
+        profile = state[first : first + PROFILE_SIZE]
+        profile[WEIGHT] += weight
+        if profile[WEIGHT] > 0.0:
+            off = value - profile[MEAN]
+            profile[MEAN] += off * weight / profile[WEIGHT]
+            profile[SQUARES] += weight * off * (value - profile[MEAN])
 
 
 @jit_exact
 def advance_intruder(
-    state: Array, is_first: bool, time: float, amount: float, chain: IntruderTables, output: Array
+    state: Array,
+    time: float,
+    columns: Array,
+    label: int,
+    chain: IntruderTables,
+    waits: LabelTimes,
+    output: Array,
+    surprises: Array,
 ) -> float:
-    """Write the outputs of a transaction, then add it to the customer's state [5].
+    """Write the outputs of a transaction [7], then add it to the customer's state.
 
-    The profile learns from it in proportion to the probability that it is the owner's. A late
-    transaction counts as now. Without an amount there is no evidence. Returns the log ratio.
+    `columns` [C] are those of the profiles, NaN if missing; their surprises are written to
+    `surprises` [C]. The label is 0, 1, UNKNOWN or NEVER; it affects later rows only, once it
+    counts. Profiles learn from a row in proportion to the probability that it is the owner's, as of
+    now. A late transaction counts as now. Returns the log ratio.
     """
-    pace = chain.onset + chain.end
-    usual_presence = chain.onset / pace
-    if is_first:
+    n_rows, numbers = state[N_ROWS], _list_numbers(chain)
+    if n_rows == 0.0:
         state[:] = 0.0
-        state[PRESENT], state[LAST_TIME] = usual_presence, time
-    gap = measure_gap(chain, state[LAST_TIME], time)
-    present = usual_presence + (state[PRESENT] - usual_presence) * math.exp(-pace * gap)
-    state[LAST_TIME] = max(time, state[LAST_TIME])
-    output[_PRESENCE] = present
-    value = transform_amount(amount, chain.scale, chain.unit)
-    surprise, mean = compute_surprise(value, state, chain.prior)
-    if not math.isfinite(surprise):  # no amount, or one beyond computing
-        state[PRESENT] = present
-        output[_INTRUDER] = present * chain.share
-        output[_SURPRISE] = output[_TIMES_USUAL] = math.nan
-        return 0.0
-    table = chain.log_ratios[find_history_group(state[WEIGHT])]
-    log_ratio = look_up_log_ratio(table, surprise)
-    intruder = present * chain.share * math.exp(log_ratio)
-    total = 1.0 - present * chain.share + intruder
-    state[PRESENT] = (present * (1.0 - chain.share) + intruder) / total
-    output[_INTRUDER], output[_SURPRISE] = intruder / total, surprise
-    usual = restore_amount(mean, chain.scale, chain.unit)
-    output[_TIMES_USUAL] = amount / usual if usual > 0.0 else math.nan
-    weight = 1.0 - output[_INTRUDER]
-    state[WEIGHT] += weight
-    if state[WEIGHT] > 0.0:
-        off = value - state[MEAN]
-        state[MEAN] += off * weight / state[WEIGHT]
-        state[SQUARES] += weight * off * (value - state[MEAN])
+        state[CHECKPOINT] = state[SETTLED] = chain.onset / (chain.onset + chain.end)
+        state[CHECKPOINT_TIME] = state[SETTLED_TIME] = time
+    else:
+        time = max(time, state[_find_row(numbers, n_rows - 1.0) + _TIME])
+    known = find_known_times(time, waits)
+    n_frauds, first = _find_known_frauds(state, known, numbers)
+    output[_KNOWN_FRAUDS] = n_frauds
+    output[_KNOWN_DAYS] = math.nan  # compiled code has no floor of NaN
+    if n_frauds > 0.0:
+        output[_KNOWN_DAYS] = math.floor(time / DAY) - math.floor(first / DAY)
+    _make_room(state, known, numbers)
+    _settle_rows(state, n_rows, known, numbers)
+    present = output[_PRESENCE] = _predict_presence(state, time, known, numbers)
+    log_ratio = _weigh_columns(state, columns, chain, output, surprises)
+    place, ratio = _find_row(numbers, n_rows), math.exp(log_ratio)
+    state[place + _TIME], state[place + _RATIO], state[place + _LABEL] = time, ratio, float(label)
+    state[N_ROWS] += 1.0
+    intruder = present * chain.share * ratio
+    output[_INTRUDER] = intruder / (1.0 - present * chain.share + intruder)
+    _learn_columns(state, columns, surprises, 1.0 - output[_INTRUDER], chain)
     return log_ratio
 
 
 @jit_exact
-def replay_intruder(
-    offsets: Array, times: Array, amounts: Array, chain: IntruderTables, outputs: Array
-) -> Array:
-    """`advance_intruder` over whole customers: outputs [4, N]; returns the log ratios [N]."""
-    state, output, log_ratios = np.zeros(STATE_SIZE), np.zeros(len(OUTPUTS)), np.zeros(len(times))
-    for u in range(len(offsets) - 1):
-        for i in range(offsets[u], offsets[u + 1]):
-            is_first = i == offsets[u]
-            log_ratios[i] = advance_intruder(state, is_first, times[i], amounts[i], chain, output)
-            outputs[:, i] = output
-    return log_ratios
+def report_own_label(
+    state: Array, time: float, n_later: int, label: int, chain: IntruderTables, waits: LabelTimes
+) -> bool:
+    """Set the label, 0 or 1, of the customer's transaction at `time`; False if it left the ring.
 
-
-@jit
-def _integrate(start: int, end: int, days: float, presence: float, pace: float) -> Array:
-    """Expected days in each state, and passages between them per rate, times P(end | start).
-
-    The integrals of P(start, a, s) P(b, end, days - s) over s for (a, b) = (0, 0), (0, 1), (1, 0)
-    and (1, 1); every transition probability is a constant plus a multiple of exp(-pace s).
+    `n_later` counts the customer's transactions with the same time that came after it. The state is
+    then as if the label had been known from the start, apart from outputs made in between.
     """
-    decay = math.exp(-pace * days)
-    single, double = (1.0 - decay) / pace, days * decay
-    left = np.empty((2, 2))  # constant and factor of P(start, a)
-    right = np.empty((2, 2))  # of P(b, end)
-    left[0, 0], left[1, 0] = 1.0 - presence, presence
-    left[0, 1], left[1, 1] = (presence, -presence) if start == 0 else (presence - 1, 1 - presence)
-    for b in range(2):
-        right[b, 0] = presence if end == 1 else 1.0 - presence
-        right[b, 1] = (presence if b == 0 else presence - 1.0) * (1.0 if end == 0 else -1.0)
-    found = np.empty(4)
-    for a in range(2):
-        for b in range(2):
-            mixed = left[a, 1] * right[b, 0] + left[a, 0] * right[b, 1]
-            constant, squared = left[a, 0] * right[b, 0], left[a, 1] * right[b, 1]
-            found[2 * a + b] = constant * days + mixed * single + squared * double
-    return found
+    newest, numbers = state[N_ROWS] - 1.0, _list_numbers(chain)
+    first = max(state[N_ROWS] - chain.memory_rows, 0.0)
+    row = newest
+    while row >= first and (state[_find_row(numbers, row) + _TIME] != time or n_later > 0):
+        n_later -= state[_find_row(numbers, row) + _TIME] == time
+        row -= 1.0
+    if row < first:
+        return False
+    state[_find_row(numbers, row) + _LABEL] = float(label)
+    state[SETTLED], state[SETTLED_TIME] = state[CHECKPOINT], state[CHECKPOINT_TIME]
+    state[N_SETTLED] = first
+    known = find_known_times(state[_find_row(numbers, newest) + _TIME], waits)
+    _settle_rows(state, newest, known, numbers)
+    return True
 
 
-@jit
-def expect_intruder(
+@jit_exact
+def replay_intruder(
     offsets: Array,
     times: Array,
+    columns: Array,
     labels: Array,
-    log_ratios: Array,
-    explained: Array,
-    background: float,
     chain: IntruderTables,
-    is_intruder: Array,
-) -> IntruderExpectations:
-    """E-step with labels: a fraud is the intruder's unless something else explains it.
+    waits: LabelTimes,
+    outputs: Array,
+    surprises: Array,
+) -> Array:
+    """`advance_intruder` over whole customers: columns [N, C]; returns the log ratios [N].
 
-    `explained` [N] is the probability that another known cause makes the row fraud, `background`
-    that an unknown one does. Labels are 0, 1, or -1 for unknown. Writes P(the row is the
-    intruder's | all rows and labels of the customer) to `is_intruder` [N].
+    Writes outputs [7, N] and surprises [N, C].
     """
-    pace, share = chain.onset + chain.end, chain.share
-    presence = chain.onset / pace
-    n_max = 0
+    state = np.zeros(state_size(len(chain.units), chain.memory_rows))
+    output, log_ratios = np.zeros(len(OUTPUTS)), np.zeros(len(times))
     for u in range(len(offsets) - 1):
-        n_max = max(n_max, offsets[u + 1] - offsets[u])
-    filtered, emissions, parts = np.empty((n_max, 2)), np.empty((n_max, 2)), np.empty(n_max)
-    total = onsets = ends = absent_days = present_days = 0.0
-    present_rows = intruder_rows = frauds = labelled = 0.0
-    for u in range(len(offsets) - 1):
-        first, n = offsets[u], offsets[u + 1] - offsets[u]
-        present = presence
-        for t in range(n):
-            i = first + t
-            if t > 0:
-                decay = math.exp(-pace * (times[i] - times[i - 1]) / DAY)
-                present = presence + (filtered[t - 1, 1] - presence) * decay
-            other = min(1.0 - (1.0 - background) * (1.0 - explained[i]), _MAX_EXPLAINED)
-            of_owner, of_intruder = 1.0, 1.0
-            if labels[i] == 1:
-                of_owner = other
-            elif labels[i] == 0:
-                of_owner, of_intruder = 1.0 - other, 0.0
-            intruder = share * math.exp(log_ratios[i]) * of_intruder
-            emissions[t, 0] = of_owner
-            emissions[t, 1] = (1.0 - share) * of_owner + intruder
-            parts[t] = intruder / emissions[t, 1]
-            evidence = (1.0 - present) * emissions[t, 0] + present * emissions[t, 1]
-            total += math.log(evidence)
-            filtered[t, 0] = (1.0 - present) * emissions[t, 0] / evidence
-            filtered[t, 1] = present * emissions[t, 1] / evidence
-        ahead = np.ones(2)
-        for t in range(n - 1, -1, -1):
-            i = first + t
-            absent, here = filtered[t, 0] * ahead[0], filtered[t, 1] * ahead[1]
-            here /= absent + here
-            is_intruder[i] = here * parts[t]
-            present_rows += here
-            intruder_rows += is_intruder[i]
-            if labels[i] >= 0:
-                labelled += 1.0
-            if labels[i] == 1:
-                other = min(1.0 - (1.0 - background) * (1.0 - explained[i]), _MAX_EXPLAINED)
-                frauds += (1.0 - is_intruder[i]) * background / other
-            if t == 0:
-                continue
-            days = (times[i] - times[i - 1]) / DAY
-            decay = math.exp(-pace * days)
-            ahead *= emissions[t]
-            onset, end = presence * (1.0 - decay), (1.0 - presence) * (1.0 - decay)
-            behind = np.array(
-                [
-                    (1.0 - onset) * ahead[0] + onset * ahead[1],
-                    end * ahead[0] + (1.0 - end) * ahead[1],
-                ]
-            )
-            norm = filtered[t - 1, 0] * behind[0] + filtered[t - 1, 1] * behind[1]
-            for start in range(2 if days > 0.0 else 0):
-                for stop in range(2):
-                    weight = filtered[t - 1, start] * ahead[stop] / norm
-                    found = _integrate(start, stop, days, presence, pace)
-                    absent_days += weight * found[0]
-                    onsets += weight * chain.onset * found[1]
-                    ends += weight * chain.end * found[2]
-                    present_days += weight * found[3]
-            ahead = behind / max(behind[0], behind[1])
-    return IntruderExpectations(
-        total,
-        onsets,
-        ends,
-        absent_days,
-        present_days,
-        present_rows,
-        intruder_rows,
-        frauds,
-        labelled,
-    )
+        state[N_ROWS] = 0.0
+        for i in range(offsets[u], offsets[u + 1]):
+            row = columns[i], labels[i], chain, waits, output, surprises[i]
+            log_ratios[i] = advance_intruder(state, times[i], *row)
+            outputs[:, i] = output
+    return log_ratios

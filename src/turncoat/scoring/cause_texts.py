@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,7 +11,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY
 from turncoat.features import FeatureRow
-from turncoat.numerics.compromise import STEPS_PER_DAY
+from turncoat.numerics.label_times import STEP
 from turncoat.scoring.descriptions import FeatureDescriber
 from turncoat.scoring.scorecard import Scorecard
 
@@ -25,20 +24,22 @@ _MONTHS = (*_FIRST_MONTHS, "July", "August", "September", "October", "November",
 _EARLIEST_S = -6e10  # the year 68: dates before it may not exist
 
 
-def describe_intruder(times_usual: float, presence: float, recent: Sequence[float] = ()) -> str:
-    """The amount against the customer's own usual, and what came before.
+def describe_intruder(
+    column: str, times_usual: float, presence: float, n_frauds: float, known_days: float
+) -> str:
+    """A column, "" for the amount, against the customer's own usual, and what came before.
 
-    `presence` is P(intruder present) before the transaction, `recent` P(the intruder's) of the
-    customer's last transactions before it.
+    `presence` is P(intruder present) before the transaction. The first of the customer's known
+    frauds was `known_days` ago.
     """
     if not times_usual > 0:
-        text = "no usual amount of this customer to compare with"
+        text = f"no usual {column or 'amount'} of this customer to compare with"
     else:
         times = f"{times_usual:.2g}" if times_usual < 10 else f"{times_usual:,.0f}"
-        text = f"{times} times this customer's own usual"
-    n_before = sum(chance >= _PROBABLE for chance in recent)
-    if n_before:
-        return f"{text}, as in {n_before} of the last {len(recent)}"
+        text = f"{column} {times} times this customer's own usual".strip()
+    if n_frauds > 0:
+        frauds, days = _count_frauds(n_frauds), _count_days(known_days)
+        text += f", {frauds}, {'' if n_frauds == 1 else 'the first '}{days} ago"
     if presence >= _POSSIBLE:
         certainty = "probably" if presence >= _PROBABLE else "possibly"
         return f"{text}, with an intruder {certainty} present before"
@@ -61,7 +62,7 @@ def describe_compromise(
     if not n_frauds > 0:
         return text
     days = _count_days(run_days)
-    frauds = "1 known fraud" if n_frauds == 1 else f"{n_frauds:.0f} known frauds"
+    frauds = _count_frauds(n_frauds)
     if now is None:
         when = f"{days} ago" if n_frauds == 1 else f"the first {days} ago"
         return f"{text}: {frauds} there, {when}"
@@ -72,8 +73,7 @@ def describe_compromise(
 
 def find_step_start(time: float, has_calendar: bool) -> float | None:
     """The start of a time's step, from which runs are counted; None without a calendar."""
-    step = DAY / STEPS_PER_DAY
-    return step * math.floor(time / step) if has_calendar else None
+    return STEP * math.floor(time / STEP) if has_calendar else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +109,10 @@ class TransactionDescriber:
                 bounds = self.scorecard.find_range(int(place), int(bins[place]))
                 return self.features.describe_range(name, column, *bounds)
         return self.features.describe[source](row)
+
+
+def _count_frauds(n_frauds: float) -> str:
+    return "1 known fraud" if n_frauds == 1 else f"{n_frauds:.0f} known frauds"
 
 
 def _count_days(days: float) -> str:

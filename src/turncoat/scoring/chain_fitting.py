@@ -32,6 +32,7 @@ from turncoat.scoring.compromise_fitting import (
     fit_compromise,
 )
 from turncoat.scoring.intruder_fitting import CustomerRows, Profile, fit_intruder, fit_profile
+from turncoat.scoring.profile_choice import choose_profile
 from turncoat.scoring.rankers import build_ranker_matrix
 from turncoat.scoring.scorecard import Scorecard
 
@@ -53,8 +54,7 @@ def fit_causes(
 ) -> FittedCauses:
     """Learn all causes from these transactions; a side that shows nothing has no chain."""
     transactions.require_labels("learning the causes of fraud")
-    rows = CustomerRows.sample(transactions, seed)
-    profile = None if rows is None else fit_profile(rows, pieces)
+    rows, profile = CustomerRows.sample(transactions, seed), None
     panel = features.add_chains(None).transform(transactions)
     names = features.plan.counterparties
     known = [
@@ -65,7 +65,7 @@ def fit_causes(
     intruder_risk, compromise_risks = np.zeros(panel.n_rows), [np.zeros(panel.n_rows)] * len(names)
     # What the transaction by itself explains comes first: an intruder would explain it too.
     scorecard = fit_scorecard(features, panel, np.zeros(panel.n_rows), seed)
-    for _ in range(_N_ROUNDS):
+    for turn in range(_N_ROUNDS):
         others = list(chains.compromise)
         for place, steps in enumerate(known):
             if steps is not None and n_phases[place]:
@@ -73,10 +73,15 @@ def fit_causes(
                 learnt = _learn_compromise(steps, explained, n_phases[place], others[place])
                 n_phases[place], others[place], compromise_risks[place] = learnt
         chains = replace(chains, compromise=tuple(others))
-        if rows is not None and profile is not None:
-            row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
-            explained = combine_causes(*compromise_risks, row_risk)[rows.places]
-            own = fit_intruder(rows, profile, explained, pieces)
+        row_risk = expit(scorecard.score(panel.continuous, panel.categorical))
+        explained, waits = combine_causes(*compromise_risks, row_risk), features.plan.label_times
+        if turn == 0:
+            columns = features.profile or choose_profile(transactions, explained, waits, seed)
+            rows = rows.add_columns(transactions, columns)
+            rows = rows.select_columns(rows.find_known())
+            profile = fit_profile(rows, pieces) if rows.names else None
+        if profile is not None:
+            own = fit_intruder(rows, profile, explained[rows.places], waits, pieces)
             chains = replace(chains, intruder=own)
             plan = features.add_chains(Chains(chains.intruder)).plan
             intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
@@ -162,7 +167,7 @@ def _relearn(
 ) -> FittedCauses:
     """The densities of surprises and the scorecard, learnt anew; rates start from the chains'."""
     chains = features.plan.all_chains
-    own, rows = chains.intruder, CustomerRows.sample(transactions, seed)
+    own = chains.intruder
     panel = features.transform(transactions)
     intruder_risk = np.asarray(panel.causes)[:, INTRUDER]
     compromise_risks = [np.zeros(panel.n_rows)] * len(chains.compromise)
@@ -171,11 +176,12 @@ def _relearn(
         if steps is not None and other is not None:
             explained = _combine_others(intruder_risk, compromise_risks, place)
             compromise_risks[place] = steps.weigh(explained).smooth(other)
-    if own is not None and rows is not None:
-        profile = Profile(own.scale, own.unit, own.prior)
+    if own is not None:
+        rows = CustomerRows.sample(transactions, seed).add_columns(transactions, own.columns)
+        profile = Profile(own.scales, own.units, own.priors)
         row = expit(score.scorecard.score(panel.continuous, panel.categorical))
         explained = combine_causes(*compromise_risks, row)[rows.places]
-        own = fit_intruder(rows, profile, explained)
+        own = fit_intruder(rows, profile, explained, features.plan.label_times)
         plan = features.add_chains(Chains(own)).plan
         intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
     explained = combine_causes(intruder_risk, *compromise_risks)

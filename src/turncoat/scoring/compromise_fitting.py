@@ -14,11 +14,10 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from turncoat.arrays import Array
-from turncoat.data.splits import DAY
 from turncoat.data.transactions import Transactions
 from turncoat.features.chains import CompromiseChain
 from turncoat.numerics import compromise
-from turncoat.numerics.compromise import STEPS_PER_DAY
+from turncoat.numerics.label_times import STEP, STEPS_PER_DAY
 
 N_PHASES: tuple[int, ...] = (1, 2, 4, 8, 16)  # the first has no memory
 _MIN_FRAUDS = 10
@@ -42,7 +41,7 @@ class LabelledSteps(NamedTuple):
         """The steps of all transactions by a counterparty's column; None with few frauds there."""
         who = data.categories[counterparty].codes[data.file_rows].astype(np.int64)
         labels = np.asarray(data.labels)
-        steps = np.floor(data.times * (STEPS_PER_DAY / DAY))
+        steps = np.floor(data.times / STEP)
         order = np.lexsort((steps, who))
         order = order[who[order] >= 0]
         if (labels[order] == 1).sum() < _MIN_FRAUDS:

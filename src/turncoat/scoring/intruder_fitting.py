@@ -1,12 +1,14 @@
 """Learn the chain of intruders from labelled transactions, by EM (docs/chains.md).
 
-The scale of amounts and the prior of profiles come first, by empirical Bayes. EM then learns the
-rates, the intruder's share and the two densities of surprises, with labels on the rows' components.
+The scales of columns and the priors of profiles come first, by empirical Bayes. EM then learns the
+rates, the intruder's share and two densities of surprises per column, with labels on the rows'
+components.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,9 +21,12 @@ from turncoat.data.transactions import Transactions
 from turncoat.features.chains import IntruderChain
 from turncoat.models.tuning import sample_customers
 from turncoat.numerics import intruder
-from turncoat.numerics.intruder import DAY, IntruderTables
+from turncoat.numerics.intruder import IntruderTables
+from turncoat.numerics.intruder_expectations import expect_intruder
+from turncoat.numerics.label_times import DAY, LabelTimes
 from turncoat.scoring.chain_pieces import ALL_PIECES, ChainPieces
 
+MEMORY_ROWS = 32  # latest transactions of a customer whose labels may still become known
 _MAX_ROWS = 250_000  # of whole customers
 _N_ITERATIONS = 20
 _START = (0.002, 0.1, 0.3)  # onsets and ends per day, share: where EM starts
@@ -39,8 +44,9 @@ class CustomerRows(NamedTuple):
     offsets: Array
     customers: Array  # [N] codes from 0
     times: Array
-    amounts: Array
     labels: Array
+    names: tuple[str, ...]
+    columns: Array  # [N, C] of these names
 
     @property
     def n_rows(self) -> int:
@@ -48,52 +54,80 @@ class CustomerRows(NamedTuple):
         return len(self.places)
 
     @classmethod
-    def sample(cls, data: Transactions, seed: int) -> CustomerRows | None:
-        """Whole customers, those with fraud in proportion; None without amounts."""
-        if data.schema.amount is None:
-            return None
+    def sample(cls, data: Transactions, seed: int, max_rows: int = _MAX_ROWS) -> CustomerRows:
+        """Whole customers, those with fraud in proportion, without columns."""
         labels = np.asarray(data.labels)
-        places = sample_customers(labels == 1, data.customer_codes, _MAX_ROWS, seed)
+        places = sample_customers(labels == 1, data.customer_codes, max_rows, seed)
         part = data.take(places)
-        amounts = part.column(str(data.schema.amount))
         codes = np.repeat(np.arange(part.n_customers), np.diff(part.offsets))
-        if np.isnan(amounts).all():
-            return None
-        own = part.offsets, codes, part.times, amounts, labels[places].astype(np.int64)
-        return cls(places, *own)
+        own = labels[places].astype(np.int64), (), np.empty((len(places), 0))
+        return cls(places, part.offsets, codes, part.times, *own)
+
+    def add_columns(self, data: Transactions, names: Sequence[str]) -> CustomerRows:
+        """The same rows with these columns."""
+        columns, rows = np.empty((self.n_rows, len(names))), data.file_rows[self.places]
+        for c, name in enumerate(names):
+            columns[:, c] = data.numbers[name][rows]
+        return self._replace(names=tuple(names), columns=columns)
+
+    def find_known(self) -> tuple[str, ...]:
+        """The columns with a value on some row that is not fraud: others have no profile."""
+        is_known = ~np.isnan(self.columns[self.labels != 1]).all(axis=0)
+        return tuple(name for name, known in zip(self.names, is_known, strict=True) if known)
+
+    def select_columns(self, names: Sequence[str]) -> CustomerRows:
+        """The same rows with some of their columns."""
+        places = [self.names.index(name) for name in names]
+        columns = np.ascontiguousarray(self.columns[:, places])
+        return self._replace(names=tuple(names), columns=columns)
+
+    def take_customers(self, is_taken: Array) -> CustomerRows:
+        """The rows of some customers [customers]."""
+        rows, lengths = is_taken[self.customers], np.diff(self.offsets)[is_taken]
+        codes = np.repeat(np.arange(len(lengths)), lengths)
+        offsets = np.append(0, np.cumsum(lengths))
+        taken = self.times[rows], self.labels[rows], self.names, self.columns[rows]
+        return CustomerRows(self.places[rows], offsets, codes, *taken)
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """The scale of amounts and the prior of profiles."""
+    """The scales of columns and the priors of their profiles."""
 
-    scale: int
-    unit: float
-    prior: Array
+    scales: Array  # [C]
+    units: Array  # [C]
+    priors: Array  # [C, 4]
 
 
 def fit_profile(rows: CustomerRows, pieces: ChainPieces = ALL_PIECES) -> Profile:
-    """The scale and the Normal-Gamma prior with the highest likelihood of genuine amounts."""
-    is_used = (rows.labels != 1) & ~np.isnan(rows.amounts)
-    amounts, customers = rows.amounts[is_used], rows.customers[is_used]
-    sizes = np.abs(amounts)
+    """Of each column, the scale and the prior with the highest likelihood of genuine values."""
+    found = [_fit_column(rows, column, pieces) for column in rows.columns.T]
+    scales, units, priors = zip(*found, strict=True)
+    return Profile(np.array(scales, np.int64), np.array(units), np.array(priors))
+
+
+def _fit_column(rows: CustomerRows, column: Array, pieces: ChainPieces) -> tuple[int, float, Array]:
+    """The scale of a column, its unit, and the Normal-Gamma prior of its profiles."""
+    is_used = (rows.labels != 1) & ~np.isnan(column)
+    used, customers = column[is_used], rows.customers[is_used]
+    sizes = np.abs(used)
     unit = 0.01 * float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else 1.0
-    best: tuple[float, Profile] | None = None
+    best: tuple[float, tuple[int, float, Array]] | None = None
     for scale in (intruder.ARSINH, intruder.ROOT, intruder.IDENTITY):
         if scale == intruder.ARSINH:
-            values, slopes = np.arcsinh(amounts / unit), 1.0 / np.hypot(amounts, unit)
+            values, slopes = np.arcsinh(used / unit), 1.0 / np.hypot(used, unit)
         elif scale == intruder.ROOT:
-            values = np.sign(amounts) * np.sqrt(sizes)
+            values = np.sign(used) * np.sqrt(sizes)
             slopes = 0.5 / np.sqrt(np.maximum(sizes, unit))
         else:
-            values, slopes = amounts, np.ones(len(amounts))
+            values, slopes = used, np.ones(len(used))
         if pieces.own_profile:
             prior, log_likelihood = _fit_prior(values, customers)
         else:
             prior, log_likelihood = _fit_population(values)
         log_likelihood += float(np.log(slopes).sum())
         if best is None or log_likelihood > best[0]:
-            best = log_likelihood, Profile(scale, unit, prior)
+            best = log_likelihood, (scale, unit, prior)
     assert best is not None
     return best[1]
 
@@ -131,39 +165,59 @@ def _fit_population(values: Array) -> tuple[Array, float]:
 
 
 def fit_intruder(
-    rows: CustomerRows, profile: Profile, explained: Array, pieces: ChainPieces = ALL_PIECES
+    rows: CustomerRows,
+    profile: Profile,
+    explained: Array,
+    waits: LabelTimes,
+    pieces: ChainPieces = ALL_PIECES,
+    n_iterations: int = _N_ITERATIONS,
 ) -> IntruderChain:
-    """EM over rates, share, background and the two densities of surprises."""
-    fixed = profile.scale, profile.unit, profile.prior
-    empty = np.zeros((intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES))
-    tables = IntruderTables(*_START, *fixed, empty)
+    """EM over rates, share, background and each column's two densities of surprises.
+
+    Surprises are as when rows are scored, with the labels known by then; beliefs use hindsight.
+    """
+    fixed, n_columns = (profile.scales, profile.units, profile.priors), len(rows.names)
+    empty = np.zeros((n_columns, intruder.N_HISTORY_GROUPS, intruder.N_SURPRISES))
+    unexplained = max(float((rows.labels == 1).mean()), 1e-6)
+    tables = IntruderTables(*_START, unexplained, MEMORY_ROWS, *fixed, empty)
     if not pieces.row_share:
         tables = tables._replace(share=_WHOLE_SHARE)
     if not pieces.time_gaps:
         tables = tables._replace(fixed_gap_days=_measure_mean_gap(rows))
         rows = rows._replace(times=_count_rows(rows) * tables.fixed_gap_days * DAY)
     is_intruder = np.where(rows.labels == 1, 0.5 * (1.0 - explained), 0.0)
-    outputs = np.zeros((len(intruder.OUTPUTS), rows.n_rows))
-    background = max(float((rows.labels == 1).mean()), 1e-6)
-    data = rows.offsets, rows.times
-    groups = _group_histories(rows)
-    intruder.replay_intruder(*data, rows.amounts, tables, outputs)
-    tables = tables._replace(log_ratios=_compare_densities(outputs[2], groups, is_intruder))
-    for _ in range(_N_ITERATIONS):
-        log_ratios = intruder.replay_intruder(*data, rows.amounts, tables, outputs)
-        found = intruder.expect_intruder(
-            *data, rows.labels, log_ratios, explained, background, tables, is_intruder
+    outputs, surprises = (
+        np.zeros((len(intruder.OUTPUTS), rows.n_rows)),
+        np.empty(rows.columns.shape),
+    )
+    data, groups = (rows.offsets, rows.times), _group_histories(rows)
+
+    def replay() -> Array:
+        own = rows.offsets, rows.times, rows.columns, rows.labels
+        return intruder.replay_intruder(*own, tables, waits, outputs, surprises)
+
+    def compare() -> Array:
+        pairs = zip(surprises.T, groups, strict=True)
+        return np.stack([_compare_densities(*pair, is_intruder) for pair in pairs])
+
+    replay()
+    tables = tables._replace(log_ratios=compare())
+    for _ in range(n_iterations):
+        log_ratios = replay()
+        found = expect_intruder(
+            *data, rows.labels, log_ratios, explained, unexplained, tables, is_intruder
         )
-        background = (found.background_frauds + 0.5) / (found.labelled_rows + 1.0)
+        unexplained = (found.unexplained_frauds + 0.5) / (found.labelled_rows + 1.0)
         tables = tables._replace(
             onset=(found.onsets + 0.5) / (found.absent_days + 1.0),
             end=(found.ends + 0.5) / (found.present_days + 5.0),
-            log_ratios=_compare_densities(outputs[2], groups, is_intruder),
+            background=(found.other_frauds + 0.5) / (found.labelled_rows + 1.0),
+            log_ratios=compare(),
         )
         if pieces.row_share:
             share = (found.intruder_rows + 0.5) / (found.present_rows + 1.0)
             tables = tables._replace(share=min(share, _MAX_SHARE))
-    return IntruderChain(*tables)
+    return IntruderChain(*tables[:5], rows.names, *tables[5:])
 
 
 def _measure_mean_gap(rows: CustomerRows) -> float:
@@ -179,12 +233,15 @@ def _count_rows(rows: CustomerRows) -> Array:
     return np.asarray(np.arange(rows.n_rows) - np.repeat(starts, lengths))
 
 
-def _group_histories(rows: CustomerRows) -> Array:
-    """The history group of each row [N], by the number of the customer's earlier amounts."""
-    has_amount = ~np.isnan(rows.amounts)
-    earlier = np.cumsum(has_amount) - has_amount
-    earlier -= np.repeat(earlier[rows.offsets[:-1]], np.diff(rows.offsets))
-    return np.searchsorted(intruder.HISTORY_LIMITS, earlier, "right")
+def _group_histories(rows: CustomerRows) -> list[Array]:
+    """The history groups of the rows [N] of each column, by the number of earlier values."""
+    groups = []
+    for column in rows.columns.T:
+        has_value = ~np.isnan(column)
+        earlier = np.cumsum(has_value) - has_value
+        earlier -= np.repeat(earlier[rows.offsets[:-1]], np.diff(rows.offsets))
+        groups.append(np.searchsorted(intruder.HISTORY_LIMITS, earlier, "right"))
+    return groups
 
 
 def _compare_densities(surprises: Array, groups: Array, is_intruder: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
 _CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
-_CUSTOMER_FACTS = [OUTPUTS.index(name) for name in ("times_usual", "presence")]
+_CUSTOMER_FACTS = [
+    OUTPUTS.index(name)
+    for name in ("times_usual", "presence", "known_frauds", "known_days", "oddest")
+]
 _COUNTERPARTY_FACTS = [
     COUNTERPARTY_OUTPUTS.index(name) for name in ("compromised", "run_frauds", "run_days")
 ]
@@ -189,6 +193,21 @@ class LiveScorer:
         about = time, label, earlier, explained
         return self.features.report_label(counterparty, record, *about)
 
+    def report_own_label(
+        self, state: DetectorState, time: float, label: int, n_later: int = 0
+    ) -> DetectorState:
+        """The state once the label of one of the customer's own transactions is known.
+
+        The arguments are those of `Features.report_own_label`. The belief of the regimes stays:
+        `condition` updates it.
+        """
+        held = self.unpack(state)
+        if held.belief is None:
+            raise DataError("this customer has no transaction yet that a label could belong to")
+        features = self.features.report_own_label(held.features, time, label, n_later)
+        parts = held.belief[None], [held.n_seen], held.episode[None]
+        return self._pack(*parts, [features])[0]
+
     def unpack(self, state: DetectorState) -> UnpackedState:
         """The content of one state; StateError if it was made by another detector."""
         if not isinstance(state, DetectorState):
@@ -240,21 +259,24 @@ class LiveScorer:
         self, score: CauseScore, steps: FilterSteps, n_reasons: int | None
     ) -> list[Reasons]:
         cells, causes = (steps.continuous, steps.categorical), np.asarray(steps.causes)
-        columns, has_calendar = self.features.plan.counterparties, self.has_calendar_times
+        plan, has_calendar = self.features.plan, self.has_calendar_times
         own = TransactionDescriber(self._describers[0], score.scorecard).describe(*cells)
+        profile = plan.all_chains.profile_columns
         texts = []
         for facts, time, values, transaction in zip(
             causes, np.asarray(steps.times), steps.counterparties, own, strict=True
         ):
-            customer = describe_intruder(*facts[_CUSTOMER_FACTS].tolist())
             now = find_step_start(float(time), has_calendar)
+            *about, oddest = facts[_CUSTOMER_FACTS].tolist()
+            column = "" if math.isnan(oddest) or not profile else profile[int(oddest)]
+            customer = describe_intruder("" if column == plan.schema.amount else column, *about)
             others = []
-            for place, (column, value) in enumerate(zip(columns, values, strict=True)):
-                name = column if value is None else f"{column} {value}"
+            for place, (name, value) in enumerate(zip(plan.counterparties, values, strict=True)):
                 seen = facts[select_causes(place)][_COUNTERPARTY_FACTS]
-                others.append(describe_compromise(name, now, *seen.tolist()))
+                who = name if value is None else f"{name} {value}"
+                others.append(describe_compromise(who, now, *seen.tolist()))
             texts.append((customer, *others, transaction))
-        return score.explain(columns, *cells, causes, texts, n_reasons)
+        return score.explain(plan.counterparties, *cells, causes, texts, n_reasons)
 
     def _make_ranker_rows(
         self, steps: FilterSteps, rows: Sequence[TransactionRow] = ()

@@ -63,6 +63,20 @@ class ScoreHistory:
         newest = (await self._read(key, belief_updated=True, limit=1))[:1]
         return [(entry.kind, entry.transaction_id) for entry in newest] == [(SCORE, transaction_id)]
 
+    async def count_later(self, key: str, transaction_id: str, time: float) -> int:
+        """Return how many of the customer's transactions with this time came after this one.
+
+        `time` is the time at which the transaction counts in the customer's state.
+        """
+        n_later, n_rows = 0, self._detector.features_.plan.memory_rows
+        # Each transaction in the state has at most one label that changed the belief.
+        for entry in await self._read(key, belief_updated=True, limit=2 * n_rows):
+            if entry.kind == SCORE and entry.transaction_id == transaction_id:
+                break
+            if entry.kind == SCORE and entry.time <= time:  # at the same time, or late
+                n_later += _unpack(entry).state_times[0] == time
+        return n_later
+
     async def belief_at(self, key: str, time: float, update: RecordUpdate) -> _Belief:
         """Return a party's belief as of `time`, or the present one if the log is too short."""
         entries: list[LogEntry] = []
@@ -103,6 +117,7 @@ class ScoreHistory:
         A party is replayed without the others: how they were at the time is not logged.
         """
         live, plan = self._detector.live, self._detector.features_.plan
+        has_ring = plan.memory_rows > 0
         is_customer = key == customer_key(key[2:])
         column = None if is_customer else find_column(key)
         state: bytes | None = None
@@ -110,6 +125,7 @@ class ScoreHistory:
         # How each transaction counts: its label, its time or the latest before it, and how far
         # other causes explain a fraud.
         counted: dict[tuple[str, str], tuple[int, float, float]] = {}
+        at: dict[float, list[str]] = {}  # ids of the transactions that count at each time
         latest = -math.inf
         for entry in reversed(entries):
             content, is_score = _unpack(entry), entry.kind == SCORE
@@ -124,18 +140,25 @@ class ScoreHistory:
                 if column is not None:
                     explained = content.explained[list(dict(entry.parties)).index(key) - 1]
                 counted[name] = label, latest, explained
+                at.setdefault(latest, []).append(entry.transaction_id)
                 if column is not None and weighs:
                     state, rows = self._advance(state, rows, column), []
                     if state is not None:
                         about = latest, label, NEVER, explained
                         state = live.report_label(column, state, *about)
-            conditions = is_customer and not is_score and entry.belief_updated
+            conditions = is_customer and not is_score and (entry.belief_updated or has_ring)
             reports = column is not None and not is_score
             if conditions or reports:
                 state, rows = self._advance(state, rows, column), []
             if conditions and state is not None:
-                label = int(content.label or 0)
-                state = live.condition(DetectorState(state), label).customer
+                own, label = DetectorState(state), int(content.label or 0)
+                if entry.belief_updated:
+                    own = live.condition(own, label)
+                if has_ring and name in counted:
+                    time = counted[name][1]
+                    n_later = len(at[time]) - 1 - at[time].index(entry.transaction_id)
+                    own = live.report_own_label(own, time, label, n_later)
+                state = own.customer
             if column is not None and reports and state is not None:
                 label = int(content.label or 0)
                 earlier, time, explained = counted.get(name, (NEVER, min(entry.time, latest), 0.0))

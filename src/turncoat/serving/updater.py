@@ -330,8 +330,9 @@ class BatchUpdate:
 
         The first label conditions the belief if its transaction is the customer's latest. The first
         label and the first that reports a fraud are passed to the counterparties, unless the
-        transaction counts as genuine there anyway. A corrected label counts in recalibration; what
-        the customer's record learnt from the first one stays.
+        transaction counts as genuine there anyway. Every new or corrected label joins the
+        customer's chain of intruders. A corrected label counts in recalibration; what the belief
+        learnt from the first one stays.
         """
         (key,), value = label.keys, label.label
         customer = await self._load(key)
@@ -355,6 +356,11 @@ class BatchUpdate:
         if is_conditioned:
             states[key] = live.condition(DetectorState(customer.state), value).customer or b""
         content = records.unpack_log_content(scored.content)
+        has_ring = self._detector.features_.plan.memory_rows > 0
+        if has_ring and content.state_times and customer.state:  # late ones may be in no state
+            own, time = DetectorState(states[key]), content.state_times[0]
+            n_later = await self._history.count_later(key, label.id, time)
+            states[key] = live.report_own_label(own, time, value, n_later).customer or b""
         earlier = max(labels, default=records.encode_label(None, content.label_follows))
         known = self._detector.features_.plan.counterparties
         told = others.items() if self._is_news(value, earlier) else ()
