@@ -103,8 +103,7 @@ class ScoreHistory:
         A party is replayed without the others: how they were at the time is not logged.
         """
         live, plan = self._detector.live, self._detector.features_.plan
-        is_customer = key == customer_key(key[2:])
-        column = None if is_customer else find_column(key)
+        column = None if key == customer_key(key[2:]) else find_column(key)
         state: bytes | None = None
         rows: list[tuple[TransactionRow, int]] = []  # not yet in `state`, with labels
         # How each transaction counts: its label, its time or the latest before it, and how far
@@ -129,7 +128,7 @@ class ScoreHistory:
                     if state is not None:
                         about = latest, label, NEVER, explained
                         state = live.report_label(column, state, *about)
-            conditions = is_customer and not is_score and entry.belief_updated
+            conditions = column is None and not is_score and entry.belief_updated
             reports = column is not None and not is_score
             if conditions or reports:
                 state, rows = self._advance(state, rows, column), []
