@@ -118,8 +118,7 @@ class ScoreHistory:
         """
         live, plan = self._detector.live, self._detector.features_.plan
         has_ring = plan.memory_rows > 0
-        is_customer = key == customer_key(key[2:])
-        column = None if is_customer else find_column(key)
+        column = None if key == customer_key(key[2:]) else find_column(key)
         state: bytes | None = None
         rows: list[tuple[TransactionRow, int]] = []  # not yet in `state`, with labels
         # How each transaction counts: its label, its time or the latest before it, and how far
@@ -146,7 +145,7 @@ class ScoreHistory:
                     if state is not None:
                         about = latest, label, NEVER, explained
                         state = live.report_label(column, state, *about)
-            conditions = is_customer and not is_score and (entry.belief_updated or has_ring)
+            conditions = column is None and not is_score and (entry.belief_updated or has_ring)
             reports = column is not None and not is_score
             if conditions or reports:
                 state, rows = self._advance(state, rows, column), []
