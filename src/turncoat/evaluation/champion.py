@@ -37,7 +37,7 @@ from turncoat.evaluation.chain_search import (
 )
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.features import Features
-from turncoat.features.split_panels import build_fit_panel, select_visible
+from turncoat.features.split_panels import build_fit_panel
 from turncoat.models import tuning
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.tuning import TrainingRows, XGBoostParams, sample_customers
@@ -46,7 +46,7 @@ from turncoat.numerics.engine import available_threads
 from turncoat.panel import has_both_labels
 from turncoat.scoring import Anchoring, Detector
 from turncoat.scoring.chain import ChainFit
-from turncoat.scoring.chain_fitting import build_corrected_rows, combine_held_out, fit_causes
+from turncoat.scoring.chain_fitting import LearntCauses, learn_causes
 from turncoat.scoring.detector import CHAIN_KINDS, DESCRIPTIONS, DETECTOR_KINDS, TREE_KINDS
 from turncoat.scoring.episodes import ScoredRows, filter_held_out
 from turncoat.scoring.hybrid import build_training_rows
@@ -176,6 +176,7 @@ class _Choice:
     effort: Effort
     # The parameters of trees by kind and chain.
     params: dict[tuple[str, str], XGBoostParams] = field(default_factory=dict)
+    causes: LearntCauses | None = None  # if they were learnt from the whole split
 
     def run(self, kinds: tuple[str, ...]) -> Champion:
         effort = self.effort
@@ -209,7 +210,7 @@ class _Choice:
         else:
             start = _make_wide_model(effort.seed)
         detector = Detector(self.features, start, **settings)
-        detector.fit(self.transactions, self.split)
+        detector.fit(self.transactions, self.split, self.causes)
         seconds = time.monotonic() - effort.started
         trials = tuple(search.trials), tuple(kind_trials)
         return Champion(detector, chosen, *trials, self.params.get(("ranker", SELECTED)), seconds)
@@ -234,11 +235,11 @@ class _Choice:
         causes = None
         if set(kinds) & set(CHAIN_KINDS) and self.features.plan.engineered:
             effort.announce("chains: learning the causes of fraud")
-            visible, _ = select_visible(data, split, "fit")
-            causes = fit_causes(self.features, visible, effort.seed)
-            chained = self.features.add_chains(causes.chains)
-            score, log_odds = combine_held_out(chained, causes.scorecard, data, split)
-            columns["chains", SELECTED] = _as_scored(expit(log_odds), held_out)
+            with_trees = "chains+trees" in kinds
+            causes = learn_causes(self.features, data, split, effort.seed, with_trees)
+            columns["chains", SELECTED] = _as_scored(expit(causes.held_out), held_out)
+            if len(split.fit) == len(self.split.fit):
+                self.causes = causes
         if not set(kinds) & set(TREE_KINDS):
             return _compare_kinds(_keep(columns, kinds), effort.seed)
         params = tuning.SearchSpace.of(own).list_first()[0]
@@ -256,9 +257,8 @@ class _Choice:
             columns[kind, seen] = _as_scored(_add_episodes(scores, held_out), held_out)
 
         attempt("ranker", SELECTED, own)
-        if causes is not None and "chains+trees" in kinds:
-            corrected = build_corrected_rows(chained, score, data, split, effort.seed)
-            attempt("chains+trees", SELECTED, corrected)
+        if causes is not None and causes.corrected is not None:
+            attempt("chains+trees", SELECTED, causes.corrected)
         if has_path:
             attempt("hybrid", SELECTED, rows)
         if "hybrid" in kinds and time.monotonic() < effort.find_deadline(_KINDS_SHARE):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from turncoat.features import chains, counterparties, history
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import fill_columns
 from turncoat.features.vocabulary import hash_category
-from turncoat.numerics.engine import available_threads
+from turncoat.numerics.engine import available_threads, map_parts
 from turncoat.numerics.intruder import replay_intruder
 from turncoat.numerics.label_times import NEVER
 
@@ -99,7 +99,7 @@ def engineer_features(
     codes = np.empty((len(plan.engineered_categorical), transactions.n_rows), np.int8)
     own, time, *others = plan.split_groups(values, codes)
     payments = history.Payments(times, amounts, n_missing, hashes)
-    history.replay_customers(transactions.offsets, payments, *own)
+    map_parts(transactions.offsets, lambda part: history.replay_customers(part, payments, *own))
     history.compute_all_time_features(payments, *time)
     labels, ids = transactions.labels, transactions.ids
     if labels is None:
@@ -108,9 +108,9 @@ def engineer_features(
     if plan.chains is not None and plan.chains.intruder is not None:
         chain = plan.chains.intruder
         columns = np.column_stack([transactions.numbers[name][rows] for name in chain.columns])
-        customers = transactions.offsets, times, columns, labels
+        rest = times, columns, labels, chain.tables, plan.label_times
         scratch = causes[: chains.N_OWN], np.empty(columns.shape)
-        replay_intruder(*customers, chain.tables, plan.label_times, *scratch)
+        map_parts(transactions.offsets, lambda part: replay_intruder(part, *rest, *scratch))
     if not others:
         return values, codes, causes
     rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
@@ -121,5 +121,14 @@ def engineer_features(
         tracked = np.ascontiguousarray(hashes[:, plan.counterparty_tracked[place]])
         data, rules = payments._replace(tracked=tracked), plan.risk_rules[place]
         found = *output, causes[chains.select_causes(place)]
-        counterparties.replay_counterparties(order, who, data, labels, explained, rules, found)
+        _replay_counterparties(order, who, data, labels, explained, rules, found)
     return values, codes, causes
+
+
+def _replay_counterparties(order: Array, who: Array, *rest: Any) -> None:
+    """`replay_counterparties` on threads, with whole counterparties each."""
+    offsets = np.append(np.flatnonzero(np.diff(who[order], prepend=-2)), len(order))
+    map_parts(
+        offsets,
+        lambda part: counterparties.replay_counterparties(order[part[0] : part[-1]], who, *rest),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,11 @@ class BoostedTrees:
     """Gradient boosted trees with default, given or searched parameters.
 
     A search fits `n_trials` to about `search_rows` of the rows that do not validate. The validation
-    rows end each fit by log loss and compare the trials by average precision. The final model uses
-    all rows in the window that won. Classes are not weighted, because that would spoil the
-    probabilities. With a `folder`, finished trials are kept there and an interrupted search resumes
-    from them with the same outcome.
+    rows end each fit by log loss and compare the trials by average precision. After a search on
+    fewer rows than there are, a fit to all of them finds the number of rounds that these need. The
+    final model uses the validation rows too, and only rows in the window that won. Classes are not
+    weighted, because that would spoil the probabilities. With a `folder`, finished trials are kept
+    there and an interrupted search resumes from them with the same outcome.
     """
 
     n_trials: int = 0
@@ -53,9 +54,12 @@ class BoostedTrees:
         rows = check_training_rows(rows)
         import_extra("xgboost", "XGBoost")
         best = Trial(self.params or DEFAULT_PARAMS)
+        n_threads = self.n_threads or available_threads()
         if self.n_trials and not self.params:
             best = self.search(rows, seed)
-        n_threads = self.n_threads or available_threads()
+            if (~rows.is_validation).sum() > self.search_rows:
+                n_rounds, _ = tuning.validate_params(best.params, rows, seed, n_threads)
+                best = replace(best, params={**best.params, "n_estimators": n_rounds})
         booster = tuning.fit_booster(best.params, rows, seed, n_threads)
         booster.set_attr(turncoat=json.dumps({"params": best.params, "value": best.value}))
         return FittedTrees(booster)

@@ -76,11 +76,10 @@ def _multiply_steps(powers: Array, values: Array, n_steps: float) -> None:
     while left > 0:
         if left & 1:
             matrix = powers[power]
-            for j in range(len(values)):
-                total = 0.0
-                for i in range(len(values)):
-                    total += values[i] * matrix[i, j]
-                after[j] = total
+            after[:] = 0.0
+            for i in range(len(values)):  # along rows, so that the compiler can use vectors
+                for j in range(len(values)):
+                    after[j] += values[i] * matrix[i, j]
             values[:] = after
         left >>= 1
         power += 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from turncoat.numerics.structures import (
     zero_sums,
 )
 
+T = TypeVar("T")
+
 BLOCK_ROWS = 1024
 _MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS, _N_CHUNKS = 1024, 16384, 32
 _MAX_SUMS_BYTES = 1 << 27  # of all chunks together
@@ -36,6 +40,20 @@ def available_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def map_parts(offsets: Array, work: Callable[[Array], T]) -> list[T]:
+    """Do work on parts of the sequences on threads, each given its offsets; results in order.
+
+    The parts do not depend on the number of threads.
+    """
+    n_rows = int(offsets[-1] - offsets[0])
+    cuts = _cut(offsets, max(-(-n_rows // _N_CHUNKS), _MIN_CHUNK_ROWS))
+    parts = [offsets[first : last + 1] for first, last in pairwise(cuts)]
+    if len(parts) == 1:
+        return [work(parts[0])]
+    with ThreadPoolExecutor(available_threads()) as pool:
+        return list(pool.map(work, parts))
 
 
 def make_plan(

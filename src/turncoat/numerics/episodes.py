@@ -81,6 +81,21 @@ def filter_episodes(
 
 
 @jit_exact
+def compute_episode_loss(
+    offsets: Array, times: Array, scores: Array, labels: Array, rates: EpisodeRates
+) -> float:
+    """Log loss of the known labels (0 or 1), where no label conditions a later transaction."""
+    state, loss = np.zeros(STATE_SIZE), 0.0
+    for u in range(len(offsets) - 1):
+        for i in range(offsets[u], offsets[u + 1]):
+            found = advance_episode(state, i == offsets[u], times[i], scores[i], rates)
+            if labels[i] >= 0:
+                margin = -found if labels[i] == 1 else found
+                loss += max(margin, 0.0) + math.log1p(math.exp(-abs(margin)))
+    return loss
+
+
+@jit_exact
 def advance_episodes(
     states: Array,
     is_known: Array,

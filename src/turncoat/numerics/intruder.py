@@ -395,14 +395,15 @@ def replay_intruder(
 ) -> Array:
     """`advance_intruder` over whole customers: columns [N, C]; returns the log ratios [N].
 
-    Writes outputs [7, N] and surprises [N, C].
+    Writes outputs [7, N] and surprises [N, C]. With the offsets of some customers only, writes to
+    their rows and returns the log ratios of these.
     """
-    state = np.zeros(state_size(len(chain.units), chain.memory_rows))
-    output, log_ratios = np.zeros(len(OUTPUTS)), np.zeros(len(times))
+    state, first = np.zeros(state_size(len(chain.units), chain.memory_rows)), offsets[0]
+    output, log_ratios = np.zeros(len(OUTPUTS)), np.zeros(offsets[-1] - first)
     for u in range(len(offsets) - 1):
         state[N_ROWS] = 0.0
         for i in range(offsets[u], offsets[u + 1]):
             row = columns[i], labels[i], chain, waits, output, surprises[i]
-            log_ratios[i] = advance_intruder(state, times[i], *row)
+            log_ratios[i - first] = advance_intruder(state, times[i], *row)
             outputs[:, i] = output
     return log_ratios

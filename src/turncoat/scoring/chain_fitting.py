@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit
+from threadpoolctl import threadpool_limits
 
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split
@@ -47,6 +48,30 @@ class FittedCauses(NamedTuple):
 
     chains: Chains
     scorecard: Scorecard
+
+
+class LearntCauses(NamedTuple):
+    """All that a detector learns of causes from a split."""
+
+    chains: Chains
+    score: CauseScore  # combined as the selection part says
+    held_out: Array  # log odds of the selection rows of known label
+    corrected: TrainingRows | None  # for trees that correct the score
+
+
+def learn_causes(
+    features: Features, transactions: Transactions, split: Split, seed: int, with_trees: bool
+) -> LearntCauses:
+    """Learn the causes from the fit part, and combine them on the selection part."""
+    visible, _ = select_visible(transactions, split, "fit")
+    with threadpool_limits(1, "blas"):  # matrices are small: more threads only wait for each other
+        found = fit_causes(features, visible, seed)
+        chained = features.add_chains(found.chains)
+        score, held_out = combine_held_out(chained, found.scorecard, transactions, split)
+        corrected = None
+        if with_trees:
+            corrected = build_corrected_rows(chained, score, transactions, split, seed)
+    return LearntCauses(found.chains, score, held_out, corrected)
 
 
 def fit_causes(

@@ -17,6 +17,7 @@ from turncoat.arrays import Array
 from turncoat.data.transactions import Transactions
 from turncoat.features.chains import CompromiseChain
 from turncoat.numerics import compromise
+from turncoat.numerics.engine import map_parts
 from turncoat.numerics.label_times import STEP, STEPS_PER_DAY
 
 N_PHASES: tuple[int, ...] = (1, 2, 4, 8, 16)  # the first has no memory
@@ -109,9 +110,9 @@ class WeighedSteps(NamedTuple):
             return total * known.weights
         ratios = self._weigh_steps(chain)
         ratios[known.steps >= steps[1]] = 0.0
-        data = known.starts, known.steps, ratios
-        gains = compromise.compute_label_gains(*data, chain.tables, steps[0])
-        return np.asarray((total + gains) * known.weights)
+        rest = known.steps, ratios, chain.tables, steps[0]
+        gains = map_parts(known.starts, lambda part: compromise.compute_label_gains(part, *rest))
+        return np.asarray((total + np.concatenate(gains)) * known.weights)
 
     def smooth(self, chain: CompromiseChain) -> Array:
         """P(fraud because of the counterparty | labels of all other steps) of every row [N]."""

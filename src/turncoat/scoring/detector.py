@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,12 +17,7 @@ from turncoat.data.splits import Split, split_by_customer
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import NEVER, UNKNOWN, Features
-from turncoat.features.split_panels import (
-    build_fit_panel,
-    build_split_panel,
-    select_fit_rows,
-    select_visible,
-)
+from turncoat.features.split_panels import build_fit_panel, build_split_panel, select_fit_rows
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
@@ -34,9 +29,9 @@ from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows
 from turncoat.scoring.chain import AUTO, ChainFit, SelectionRows
 from turncoat.scoring.chain_fitting import (
     FittedCauses,
-    build_corrected_rows,
+    LearntCauses,
     combine_held_out,
-    fit_causes,
+    learn_causes,
 )
 from turncoat.scoring.hybrid import check_trees, fit_trees
 from turncoat.scoring.inference import Labels, PanelInference
@@ -122,8 +117,16 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.kind = kind
         self.trees = trees
 
-    def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
-        """Fit features and model on the fit part, and calibrate on the calibration part."""
+    def fit(
+        self,
+        transactions: Transactions,
+        split: Split | None = None,
+        causes: LearntCauses | None = None,
+    ) -> Self:
+        """Fit features and model on the fit part, and calibrate on the calibration part.
+
+        `causes` that were learnt from the same split are not learnt again.
+        """
         self.check_settings()
         if self.kind in TREE_KINDS:
             check_trees(self.kind, self.model)
@@ -132,51 +135,43 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if split is None:
             columns = (transactions.customer_codes, transactions.times, transactions.labels)
             split = split_by_customer(*columns)
-        part, labels = _calibration_part(transactions, split, "measuring the regimes' fraud rates")
+        _check_calibration_part(transactions, split, "measuring the regimes' fraud rates")
         self._check_labels(transactions, split)
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
-        causes = None
         if self.kind in CHAIN_KINDS:
-            seed = self._chain.model.random_state
-            causes = fit_causes(self.features_, select_visible(transactions, split, "fit")[0], seed)
+            with_trees, seed = self.kind in TREE_KINDS, self._chain.model.random_state
+            causes = causes or learn_causes(self.features_, transactions, split, seed, with_trees)
             self.features_ = self.features_.add_chains(causes.chains)
         panel, chain = build_fit_panel(self.features_, transactions, split), self._chain
         selection = self._select_unfitted(transactions, split) if chain.needs_selection else None
         self.model_ = chain.fit(panel, selection)
-        held_out, places = build_split_panel(self.features_, transactions, split, "calibration")
         inference = PanelInference(self.model_)
-        beliefs = {mode: inference.infer(held_out, mode) for mode in MODES}
-        rows = _select_rows(part, labels, held_out, beliefs, places)
+        part = self._read_calibration_part(transactions, split, inference)
         stickiness = np.diag(self.model_.params_.transition_matrix)
         known = (np.asarray(panel.labels), panel.offsets, stickiness, "fit")
         by_likelihood = self.evidence == "weighted"
         in_sample = Regimes.measure(inference.infer(panel), *known, FILTERED, by_likelihood)
-        share = inference.measure_temporal_share(held_out, places, beliefs[FILTERED])
-        self.calibration_ = Calibration.measure(rows, in_sample, share)
+        share = inference.measure_temporal_share(part.panel, part.places, part.beliefs[FILTERED])
+        self.calibration_ = Calibration.measure(part.rows, in_sample, share)
         if self.kind != "regimes":
             ranker = self._fit_ranker(transactions, split, causes)
             is_tree = self.kind in TREE_KINDS  # chains know episodes already
-            self.calibration_ = self._calibrate_ranker(
-                ranker, transactions, split, seeks_episodes=is_tree
-            )
+            self.calibration_ = self._calibrate_ranker(ranker, part, seeks_episodes=is_tree)
         return self
 
     def _fit_ranker(
-        self, transactions: Transactions, split: Split, causes: FittedCauses | None
+        self, transactions: Transactions, split: Split, causes: LearntCauses | None
     ) -> Ranker:
         """The ranker of the detector's kind, before it is calibrated."""
         trees, seed = self.trees or _DEFAULT_TREES, self.model_.random_state
-        if causes is None:
+        if self.kind not in CHAIN_KINDS or causes is None:
             fitted = self.features_, self.model_, self._chain
             booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
             return make_ranker(booster, self.features_, self.model_)
-        parts = self.features_, causes.scorecard, transactions, split
-        score, _ = combine_held_out(*parts)
-        if self.kind == "chains":
-            return make_ranker(score, self.features_, self.model_)
-        rows = build_corrected_rows(self.features_, score, transactions, split, seed)
-        return CorrectedCausesRanker(trees.fit(rows, seed).booster, score)
+        if self.kind == "chains" or causes.corrected is None:
+            return make_ranker(causes.score, self.features_, self.model_)
+        return CorrectedCausesRanker(trees.fit(causes.corrected, seed).booster, causes.score)
 
     def refit(self, transactions: Transactions, split: Split) -> Detector:
         """A new detector with the same choices, fitted to other rows. Works on a loaded one too.
@@ -335,8 +330,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """
         self._check_fitted()
         made = make_ranker(ranker, self.features_, self.model_)
-        calibration = self._calibrate_ranker(made, transactions, split, shrinkage)
-        return self._replace_calibration(calibration)
+        _check_calibration_part(transactions, split, "fitting a ranker in the regimes")
+        part = self._read_calibration_part(transactions, split, self._inference)
+        return self._replace_calibration(self._calibrate_ranker(made, part, shrinkage))
 
     def replace_causes(
         self, causes: FittedCauses, transactions: Transactions, split: Split
@@ -348,8 +344,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         other = self._replace_calibration(self.calibration_)
         other.set_params(kind="chains")
         other.features_ = self.features_.add_chains(causes.chains)
-        ranker = other._fit_ranker(transactions, split, causes)
-        other.calibration_ = other._calibrate_ranker(ranker, transactions, split)
+        score, _ = combine_held_out(other.features_, causes.scorecard, transactions, split)
+        ranker = make_ranker(score, other.features_, other.model_)
+        part = other._read_calibration_part(transactions, split, other._inference)
+        other.calibration_ = other._calibrate_ranker(ranker, part)
         return other
 
     def recalibrate(
@@ -470,25 +468,28 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"the split {split.name!r} has no {missing}, or choose neither")
         return SelectionRows(*build_split_panel(self.features_, transactions, split, "selection"))
 
+    def _read_calibration_part(
+        self, transactions: Transactions, split: Split, inference: PanelInference
+    ) -> _CalibrationPart:
+        panel, places = build_split_panel(self.features_, transactions, split, "calibration")
+        beliefs = {mode: inference.infer(panel, mode) for mode in MODES}
+        return _CalibrationPart(transactions.take(split.calibration), panel, places, beliefs)
+
     def _calibrate_ranker(
         self,
         ranker: Ranker,
-        transactions: Transactions,
-        split: Split,
+        part: _CalibrationPart,
         shrinkage: float | None = None,
         seeks_episodes: bool = False,
     ) -> Calibration:
-        """The calibration with a ranker inside the regimes, fitted on the calibration part."""
-        part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
-        panel, places = build_split_panel(self.features_, transactions, split, "calibration")
+        """The calibration with a ranker inside the regimes."""
+        panel, places = part.panel, part.places
         path = self._compute_path(panel, ranker)
         cells = panel.continuous[places], panel.categorical[places]
         more = (None if each is None else each[places] for each in (path, panel.causes))
-        scores = ranker.score(RankerRows(part, *cells, *more))
-        beliefs = {mode: self._inference.infer(panel, mode) for mode in MODES}
-        rows = _select_rows(part, labels, panel, beliefs, places)
+        scores = ranker.score(RankerRows(part.transactions, *cells, *more))
         options = {"seeks_episodes": seeks_episodes}
-        return self.calibration_.add_ranker(ranker, scores, rows, shrinkage, **options)
+        return self.calibration_.add_ranker(ranker, scores, part.rows, shrinkage, **options)
 
     def _rank(self, data: Transactions, panel: Panel, labels: Labels = None) -> Array | None:
         """The ranker's scores [N]; None without a ranker."""
@@ -531,13 +532,27 @@ def load(folder: Folder, calibration: int | None = None) -> Detector:
     return detector
 
 
-def _calibration_part(data: Transactions, split: Split, purpose: str) -> tuple[Transactions, Array]:
-    """The transactions of the calibration part and their labels."""
+class _CalibrationPart(NamedTuple):
+    """The calibration part, at `places` of a panel with its history, and its beliefs by mode."""
+
+    transactions: Transactions
+    panel: Panel
+    places: Array
+    beliefs: Mapping[str, Array]
+
+    @property
+    def rows(self) -> CalibrationRows:
+        """The part as rates and rankers are calibrated on it."""
+        part, cells = self.transactions, self.panel.continuous[self.places]
+        own = {mode: self.beliefs[mode][self.places] for mode in MODES}
+        return CalibrationRows(own, np.asarray(part.labels), part.offsets, part.times, cells)
+
+
+def _check_calibration_part(data: Transactions, split: Split, purpose: str) -> None:
     if len(split.calibration) == 0:
         missing = f"calibration part, needed for {purpose}. Make one"
         raise ConfigError(f"the split {split.name!r} has no {missing}")
-    part = data.take(split.calibration)
-    return part, part.require_labels(purpose, "calibration")
+    data.take(split.calibration).require_labels(purpose, "calibration")
 
 
 def _select_steps(
@@ -560,11 +575,3 @@ def _name_counterparties(steps: FilterSteps, rows: Transactions) -> FilterSteps:
         columns.append([values[code] for code in coded.codes[rows.file_rows].tolist()])
     names = list(zip(*columns, strict=True)) if columns else [()] * rows.n_rows
     return steps._replace(times=rows.times, counterparties=names)
-
-
-def _select_rows(
-    part: Transactions, labels: Array, panel: Panel, beliefs: Mapping[str, Array], places: Array
-) -> CalibrationRows:
-    """The calibration part, which is at `places` of the panel, with its beliefs by mode."""
-    own, cells = {mode: beliefs[mode][places] for mode in MODES}, panel.continuous[places]
-    return CalibrationRows(own, labels, part.offsets, part.times, cells)

@@ -18,7 +18,8 @@ from scipy.special import expit, log_expit, logit
 
 from turncoat.arrays import Array
 from turncoat.models.live import LogOddsContributions
-from turncoat.numerics.episodes import EpisodeRates, filter_episodes
+from turncoat.numerics.engine import map_parts
+from turncoat.numerics.episodes import EpisodeRates, compute_episode_loss, filter_episodes
 from turncoat.panel import has_both_labels
 
 _N_FOLDS = 5
@@ -180,10 +181,12 @@ def _fit_chain(rows: ScoredRows) -> EpisodeChain:
         )
 
     def lose(at: Array) -> float:
-        found = build(at).filter(rows.scores, rows.times, rows.offsets)
+        rates = build(at).rates
+        losses = map_parts(rows.offsets, lambda part: compute_episode_loss(part, *data, rates))
         prior = 0.5 * float((at[1] / 4.0) ** 2 + (at[2] / 4.0) ** 2)  # about a day; any share
-        return prior + float(_weigh_losses(found, rows.labels).sum())
+        return prior + float(np.sum(losses))
 
+    data = rows.times.astype(np.float64), rows.scores.astype(np.float64), rows.labels
     line, best = _fit_line(rows), None
     for onset, end, share in _STARTS:
         usual = logit(onset / (onset + end) * share)

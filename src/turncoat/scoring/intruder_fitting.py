@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -21,8 +21,9 @@ from turncoat.data.transactions import Transactions
 from turncoat.features.chains import IntruderChain
 from turncoat.models.tuning import sample_customers
 from turncoat.numerics import intruder
+from turncoat.numerics.engine import map_parts
 from turncoat.numerics.intruder import IntruderTables
-from turncoat.numerics.intruder_expectations import expect_intruder
+from turncoat.numerics.intruder_expectations import IntruderExpectations, expect_intruder
 from turncoat.numerics.label_times import DAY, LabelTimes
 from turncoat.scoring.chain_pieces import ALL_PIECES, ChainPieces
 
@@ -190,11 +191,12 @@ def fit_intruder(
         np.zeros((len(intruder.OUTPUTS), rows.n_rows)),
         np.empty(rows.columns.shape),
     )
-    data, groups = (rows.offsets, rows.times), _group_histories(rows)
+    groups = _group_histories(rows)
 
     def replay() -> Array:
-        own = rows.offsets, rows.times, rows.columns, rows.labels
-        return intruder.replay_intruder(*own, tables, waits, outputs, surprises)
+        rest = rows.times, rows.columns, rows.labels, tables, waits, outputs, surprises
+        found = map_parts(rows.offsets, lambda part: intruder.replay_intruder(part, *rest))
+        return np.concatenate(found)
 
     def compare() -> Array:
         pairs = zip(surprises.T, groups, strict=True)
@@ -203,10 +205,8 @@ def fit_intruder(
     replay()
     tables = tables._replace(log_ratios=compare())
     for _ in range(n_iterations):
-        log_ratios = replay()
-        found = expect_intruder(
-            *data, rows.labels, log_ratios, explained, unexplained, tables, is_intruder
-        )
+        rest = rows.times, rows.labels, replay(), explained, unexplained, tables, is_intruder
+        found = _expect(rows.offsets, *rest)
         unexplained = (found.unexplained_frauds + 0.5) / (found.labelled_rows + 1.0)
         tables = tables._replace(
             onset=(found.onsets + 0.5) / (found.absent_days + 1.0),
@@ -218,6 +218,12 @@ def fit_intruder(
             share = (found.intruder_rows + 0.5) / (found.present_rows + 1.0)
             tables = tables._replace(share=min(share, _MAX_SHARE))
     return IntruderChain(*tables[:5], rows.names, *tables[5:])
+
+
+def _expect(offsets: Array, *rest: Any) -> IntruderExpectations:
+    """`expect_intruder` on threads; sums are added in a fixed order."""
+    found = map_parts(offsets, lambda part: expect_intruder(part, *rest))
+    return IntruderExpectations(*np.sum(found, axis=0).tolist())
 
 
 def _measure_mean_gap(rows: CustomerRows) -> float:
