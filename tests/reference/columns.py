@@ -6,22 +6,35 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
+from scipy.linalg import expm
 from scipy.special import digamma
 
 from turncoat import BaumWelchHMM
+from turncoat.numerics.generators import MIN_GAP_PROBABILITY, code_hours, gap_codes
 
 from .enumeration import Array, Ints
 from .enumeration import log as log0
 
 
-def log_chain(model: Any) -> tuple[Array, Array]:
-    """Log initial [K] and log transition [K, K]."""
+def log_chain(model: Any, gaps_s: Array | None = None) -> tuple[Array, Array]:
+    """Log initial [K] and log transition [K, K], or one for each gap [N, K, K]."""
     q = model.params_
-    if getattr(model, "emission", None) == "expected-log":
-        counts = q.initial_concentration, q.transition_concentration
-        initial, moves = (digamma(a) - digamma(a.sum(axis=-1, keepdims=True)) for a in counts)
-        return initial, moves
-    return log0(q.initial_probs), log0(q.transition_matrix)
+    is_expected = getattr(model, "emission", None) == "expected-log"
+    initial = log0(q.initial_probs)
+    if is_expected:
+        initial = digamma(q.initial_concentration) - digamma(q.initial_concentration.sum())
+    if gaps_s is not None:
+        generator = np.array(q.generator)
+        if is_expected:
+            shapes = q.transition_concentration
+            rates = np.exp(digamma(shapes)) / np.diag(shapes)[:, None]
+            generator = np.where(np.eye(len(shapes), dtype=bool), generator, rates)
+        moves = [expm(generator * hours) for hours in code_hours(gap_codes(gaps_s))]
+        return initial, np.log(np.maximum(moves, MIN_GAP_PROBABILITY))
+    if is_expected:
+        counts = q.transition_concentration
+        return initial, digamma(counts) - digamma(counts.sum(axis=-1, keepdims=True))
+    return initial, log0(q.transition_matrix)
 
 
 def column_terms(model: Any, continuous: Array, categorical: Ints) -> Array:

@@ -165,6 +165,36 @@ def test_variational_inference_equals_enumeration(
     assert_equals_enumeration(model, panel, problem, truth, TOLERANCE[precision])
 
 
+@pytest.mark.parametrize("shape", ["mixed", "missing rows"])
+@seeds
+def test_average_transitions_weigh_the_gaps_after_the_rows_of_a_state(
+    shape: str, seed: int
+) -> None:
+    problem, panel, hours, generator = make(shape, seed)
+    params = continuous_params(problem, generator)
+    model = BaumWelchHMM.from_params(params, precision="float64")
+    beliefs = problem.split(model.filter(panel).probs)
+    totals, weights = np.zeros(generator.shape), np.zeros(len(generator))
+    for before, gaps in zip(beliefs, problem.split(hours), strict=True):
+        for belief, gap in zip(before[:-1], gaps[1:], strict=True):
+            totals += belief[:, None] * expm(generator * gap)
+            weights += belief
+    expected = totals / weights[:, None] if weights.all() else expm(generator)
+    np.testing.assert_allclose(model.average_transitions(panel), expected, atol=1e-10)
+    plain = BaumWelchHMM.from_params(params_of(problem))
+    np.testing.assert_array_equal(plain.average_transitions(panel), problem.transition)
+
+
+def test_average_transitions_of_a_state_without_rows_are_finite() -> None:
+    generator = np.array([[-1.0, 1.0], [2.0, -2.0]])
+    params = ContinuousHMMParams(
+        [1.0, 0.0], means=[[0.0], [1e6]], variances=[[1.0], [1.0]], generator=generator
+    )
+    panel = Panel.from_arrays(np.zeros((3, 1)), times=[0.0, 3600.0, 3600.0])
+    found = BaumWelchHMM.from_params(params, precision="float64").average_transitions(panel)
+    np.testing.assert_allclose(found, (expm(generator) + np.eye(2)) / 2, atol=1e-12)
+
+
 def mean_generator(q: Factors) -> Array:
     """Posterior mean of the rates; shapes off the diagonal, hours on it."""
     rates = q.transition / np.diag(q.transition)[:, None]

@@ -25,7 +25,7 @@ from tests.features.sample_data import (
 )
 from tests.reference.columns import log_chain, weighted_emission
 from tests.reference.enumeration import Array
-from turncoat import BaumWelchHMM, Detector, VariationalHMM
+from turncoat import BaumWelchHMM, Detector, Panel, VariationalHMM
 from turncoat.data.categories import normalize_category
 from turncoat.data.splits import Split, split_by_customer, split_by_time
 from turncoat.data.transactions import Transactions
@@ -103,7 +103,8 @@ def detector(
 ) -> Detector:
     """A fitted detector that tests share and must not change."""
     transactions = data_of(data).transactions
-    of_model = {name: settings.pop(name) for name in ("precision", "n_states") if name in settings}
+    names = ("precision", "n_states", "transitions")
+    of_model = {name: settings.pop(name) for name in names if name in settings}
     few = (
         FEW if features == "engineered" and data == "shop" else None
     )  # with more, regimes are the age of shops and beliefs 0 or 1
@@ -165,17 +166,20 @@ def replay_scores(
     return found
 
 
-def log_terms(model: Any, continuous: Array, categorical: Any) -> tuple[Array, Array, Array]:
-    """Log initial [K], log transition [K, K] and log emission [N, K], written out."""
-    return *log_chain(model), weighted_emission(model, continuous, categorical)
+def log_terms(model: Any, panel: Panel, rows: Any = slice(None)) -> tuple[Array, Array, Array]:
+    """Log initial [K], log transition before each row [N, K, K], log emission [N, K] of rows."""
+    gaps_s = panel.gaps_s[rows] if model.transitions == "continuous" else None
+    emission = weighted_emission(model, panel.continuous[rows], panel.categorical[rows])
+    initial, moves = log_chain(model, gaps_s)
+    return initial, np.broadcast_to(moves, (len(emission), *moves.shape[-2:])), emission
 
 
 def forward(log_initial: Array, log_transition: Array, log_emission: Array) -> Array:
     """Log of the filtered beliefs [T, K] of one sequence."""
     found = [log_initial + log_emission[0]]
-    for row in log_emission[1:]:
+    for moves, row in zip(log_transition[1:], log_emission[1:], strict=True):
         last = found[-1] - logsumexp(found[-1])
-        found.append(logsumexp(last[:, None] + log_transition, axis=0) + row)
+        found.append(logsumexp(last[:, None] + moves, axis=0) + row)
     return np.array([row - logsumexp(row) for row in found])
 
 
@@ -243,11 +247,13 @@ TINY = {
 
 
 @cache
-def neural(supervision: str = "none", temperature: float | str = 2.0) -> tuple[Detector, Data]:
+def neural(
+    supervision: str = "none", temperature: float | str = 2.0, transitions: str = "per-row"
+) -> tuple[Detector, Data]:
     data = data_of("shop")
     made = Detector(
         Features(min_count=4),
-        NeuralVariationalHMM(3, **TINY),
+        NeuralVariationalHMM(3, transitions=transitions, **TINY),
         supervision=supervision,
         temperature=temperature,
     )
@@ -258,9 +264,12 @@ TREES = BoostedTrees(params={**DEFAULT_PARAMS, "n_estimators": 25, "max_bin": 64
 
 
 @cache
-def tree_detector(kind: str = "hybrid", supervision: str = "none") -> Detector:
+def tree_detector(
+    kind: str = "hybrid", supervision: str = "none", transitions: str = "per-row"
+) -> Detector:
     """A fitted detector with trees, of the shop."""
     transactions = data_of("shop").transactions
-    features, model = Features(min_count=4, include=FEW), model_of("expected-log")
+    features = Features(min_count=4, include=FEW)
+    model = model_of("expected-log", transitions=transitions)
     made = Detector(features, model, kind=kind, supervision=supervision, trees=TREES)
     return made.fit(transactions, time_split(transactions))

@@ -35,6 +35,8 @@ CASES: dict[str, dict[str, Any]] = {
     "predictive, tempered": {"kind": "predictive", "temperature": 3.0},
     "anchored": {"supervision": "anchored", "n_fraud_states": 2, "label_noise": 0.01},
     "processed": {"features": "processed", "kind": "point"},
+    "continuous": {"transitions": "continuous", "supervision": "anchored"},
+    "continuous, processed": {"transitions": "continuous", "features": "processed"},
 }
 
 
@@ -55,6 +57,7 @@ def test_a_round_trip_changes_no_bit(case: str, tmp_path: Path) -> None:
     made, data = detector(**CASES[case]), data_of("shop")
     made.save(str(tmp_path / "deep" / "bundle"))
     loaded = load(tmp_path / "deep" / "bundle")
+    assert loaded.digest_ == made.digest_
     names = ("supervision", "n_fraud_states", "label_noise", "temperature")
     assert {name: getattr(loaded, name) for name in names} == {
         name: getattr(made, name) for name in names

@@ -78,10 +78,18 @@ def with_another_future(frame: pl.DataFrame, after: float) -> pl.DataFrame:
     )
 
 
-@pytest.mark.parametrize("kind", ["point", "expected-log", "predictive"])
+@pytest.mark.parametrize(
+    ("kind", "transitions"),
+    [
+        ("point", "per-row"),
+        ("expected-log", "per-row"),
+        ("predictive", "per-row"),
+        ("expected-log", "continuous"),
+    ],
+)
 @pytest.mark.parametrize("day", [5, 30, 50])
-def test_no_filtered_score_knows_what_comes_after_it(kind: str, day: int) -> None:
-    made, frame = detector("shop", kind), shop_frame(700, 3)
+def test_no_filtered_score_knows_what_comes_after_it(kind: str, transitions: str, day: int) -> None:
+    made, frame = detector("shop", kind, transitions=transitions), shop_frame(700, 3)
     whole = made.score(data_of("shop").transactions)
     early = whole.times <= day * DAY
     assert 30 < early.sum() < 680
@@ -104,21 +112,26 @@ LIVE_TOLERANCE = {"float64": 1e-9, "float32": 2e-4}
 
 @pytest.mark.parametrize("precision", list(LIVE_TOLERANCE))
 @pytest.mark.parametrize(
-    ("data", "kind", "features"),
+    ("data", "kind", "features", "transitions"),
     [
-        ("shop", "expected-log", "engineered"),
-        ("shop", "predictive", "engineered"),
-        ("shop", "point", "processed"),
-        ("handbook", "expected-log", "engineered"),
-        ("handbook", "point", "engineered"),
-        ("ieee", "expected-log", "engineered"),
-        ("ieee", "predictive", "processed"),
+        ("shop", "expected-log", "engineered", "per-row"),
+        ("shop", "predictive", "engineered", "per-row"),
+        ("shop", "point", "processed", "per-row"),
+        ("handbook", "expected-log", "engineered", "per-row"),
+        ("handbook", "point", "engineered", "per-row"),
+        ("ieee", "expected-log", "engineered", "per-row"),
+        ("ieee", "predictive", "processed", "per-row"),
+        ("shop", "expected-log", "engineered", "continuous"),
+        ("shop", "point", "processed", "continuous"),
+        ("handbook", "predictive", "engineered", "continuous"),
+        ("handbook", "point", "engineered", "continuous"),
     ],
 )
 def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(
-    data: str, kind: str, features: str, precision: str
+    data: str, kind: str, features: str, transitions: str, precision: str
 ) -> None:
-    made, file = detector(data, kind, features, precision=precision), data_of(data)
+    made = detector(data, kind, features, precision=precision, transitions=transitions)
+    file = data_of(data)
     whole, live = made.score(file.transactions), replay_scores(made, file)
     tolerance = LIVE_TOLERANCE[precision]
     np.testing.assert_allclose([score.belief for score in live], whole.belief, atol=tolerance)
@@ -602,6 +615,7 @@ def test_states_of_another_detector_are_refused() -> None:
         detector(n_states=2),
         detector(features="processed"),
         detector("handbook"),
+        detector(transitions="continuous"),
     ]
     for other in others:
         with pytest.raises(DataError, match="made by another detector"):
@@ -724,7 +738,13 @@ def test_the_temporal_share_tells_a_chain_from_none() -> None:
     assert chained > 0.1
 
 
-def test_a_chain_in_continuous_time_is_refused_before_any_work() -> None:
-    detector = Detector(model=VariationalHMM(2, transitions="continuous"))
-    with pytest.raises(ConfigError, match=r"transitions are 'continuous'.*counts transactions"):
-        detector.check_settings()
+def test_a_chain_in_continuous_time_forgets_with_time() -> None:
+    """The features are those of the transaction alone; a late transaction counts as now."""
+    made = detector("shop", "point", "processed", transitions="continuous")
+    row, *others = data_of("shop").rows[:9]
+    starts = [made.score_one(None, other | {"at": 0.0})[0] for other in others]
+    spreads = {}
+    for hours in (-24, 0, 1, 24, 24_000):
+        scores = [made.score_one(state, row | {"at": 3600.0 * hours})[1] for state in starts]
+        spreads[hours] = np.ptp([score.belief for score in scores], axis=0).max()
+    assert spreads[-24] == spreads[0] > spreads[1] > spreads[24] > 1e-6 > spreads[24_000]

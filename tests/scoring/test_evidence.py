@@ -130,11 +130,13 @@ def draw_panel(seed: int) -> Panel:
     cells = np.hstack([copies + 0.05 * rng.normal(size=copies.shape), others])
     cells[rng.random(cells.shape) < 0.02] = np.nan
     codes = (rng.random((n, 2)) < np.where(flat == 1, 0.8, 0.3)[:, None]).astype(int)
-    return Panel.from_arrays(cells, codes, lengths=[25] * 60, labels=flat, n_categories=(2, 2))
+    times = np.random.default_rng(seed + 1).exponential(9e3, n).cumsum()
+    about = {"labels": flat, "times": times, "n_categories": (2, 2)}
+    return Panel.from_arrays(cells, codes, lengths=[25] * 60, **about)
 
 
 @cache
-def fitted_model(emission: str = "robust") -> VariationalHMM:
+def fitted_model(emission: str = "robust", transitions: str = "per-row") -> VariationalHMM:
     panel = draw_panel(1)
     model = VariationalHMM(
         2,
@@ -143,6 +145,7 @@ def fitted_model(emission: str = "robust") -> VariationalHMM:
         max_iter=20,
         n_threads=1,
         weights=USED.astype(float).tolist(),
+        transitions=transitions,
     )
     return model.fit(panel, Anchors(panel.labels, np.eye(2, dtype=bool), noise=0.01))
 
@@ -176,8 +179,13 @@ def test_learnt_weights_improve_rows_they_have_not_seen(emission: str) -> None:
         assert after < 0.85 * before
 
 
-def test_each_round_starts_from_the_beliefs_of_the_round_before(monkeypatch: Any) -> None:
-    model, panel, rounds = fitted_model().copy_with(precision="float64"), draw_panel(2), []
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
+def test_each_round_starts_from_the_beliefs_of_the_round_before(
+    monkeypatch: Any, transitions: str
+) -> None:
+    model = fitted_model(transitions=transitions).copy_with(precision="float64")
+    panel = draw_panel(2)
+    rounds: list[tuple[EvidenceRows, Any]] = []
 
     def record(rows: EvidenceRows, start: Any, tops: Any) -> Any:
         rounds.append((rows, start))
@@ -187,12 +195,12 @@ def test_each_round_starts_from_the_beliefs_of_the_round_before(monkeypatch: Any
     learn(model, panel)
     places, counts = evidence._sample_rows(panel.labels, seed=0)
     terms = column_terms(model, panel.continuous, panel.categorical)[places][:, :, USED]
-    initial, moves = log_chain(model)
+    initial, moves = log_chain(model, panel.gaps_s if transitions == "continuous" else None)
     for rows, start in rounds:
         weights = np.zeros(N_COLUMNS)
         weights[USED] = np.maximum(start, evidence._MIN_WEIGHT)
         beliefs = model.copy_with(weights=weights.tolist()).filter(panel).probs
-        before = np.log(np.roll(beliefs, 1, axis=0) @ np.exp(moves))
+        before = np.log((np.roll(beliefs, 1, axis=0)[:, None] @ np.exp(moves))[:, 0])
         before[panel.offsets[:-1]] = initial
         np.testing.assert_allclose(rows.log_prior, before[places], atol=1e-8)
         np.testing.assert_allclose(rows.terms, terms, rtol=1e-9, atol=1e-9)

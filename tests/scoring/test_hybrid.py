@@ -30,13 +30,18 @@ from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import HybridRanker, XGBoostRanker
 from turncoat.scoring.supervision import Anchoring
 
-KINDS = [("ranker", "none"), ("hybrid", "none"), ("hybrid", "anchored")]
-every_kind = pytest.mark.parametrize(("kind", "supervision"), KINDS)
+KINDS = [
+    ("ranker", "none", "per-row"),
+    ("hybrid", "none", "per-row"),
+    ("hybrid", "anchored", "per-row"),
+    ("hybrid", "anchored", "continuous"),
+]
+every_kind = pytest.mark.parametrize(("kind", "supervision", "transitions"), KINDS)
 
 
 @every_kind
-def test_live_scores_equal_those_of_a_file(kind: str, supervision: str) -> None:
-    made, data = tree_detector(kind, supervision), data_of("shop")
+def test_live_scores_equal_those_of_a_file(kind: str, supervision: str, transitions: str) -> None:
+    made, data = tree_detector(kind, supervision, transitions), data_of("shop")
     scores = made.score(data.transactions)
     live = replay_scores(made, data)
     found = np.array([score.probability for score in live])
@@ -75,8 +80,10 @@ def test_a_hybrid_over_a_neural_chain_scores_live_as_in_a_file(
 
 
 @every_kind
-def test_a_batch_of_linked_transactions_equals_one_at_a_time(kind: str, supervision: str) -> None:
-    made, data = tree_detector(kind, supervision), data_of("shop")
+def test_a_batch_of_linked_transactions_equals_one_at_a_time(
+    kind: str, supervision: str, transitions: str
+) -> None:
+    made, data = tree_detector(kind, supervision, transitions), data_of("shop")
     longest = int(np.diff(data.transactions.offsets).argmax())
     places = data.transactions.file_rows[slice(*data.transactions.offsets[longest : longest + 2])]
     rows = [parse_row(made.features_.plan.schema, data.rows[place]) for place in places]
@@ -92,8 +99,10 @@ def test_a_batch_of_linked_transactions_equals_one_at_a_time(kind: str, supervis
 
 
 @every_kind
-def test_no_score_depends_on_later_transactions(kind: str, supervision: str) -> None:
-    made, transactions = tree_detector(kind, supervision), data_of("shop").transactions
+def test_no_score_depends_on_later_transactions(
+    kind: str, supervision: str, transitions: str
+) -> None:
+    made, transactions = tree_detector(kind, supervision, transitions), data_of("shop").transactions
     whole = made.score(transactions)
     early = np.flatnonzero(transactions.times <= np.median(transactions.times))
     found = made.score(transactions.take(early)).probability
@@ -101,8 +110,10 @@ def test_no_score_depends_on_later_transactions(kind: str, supervision: str) -> 
 
 
 @every_kind
-def test_a_saved_detector_scores_the_same(kind: str, supervision: str, tmp_path: Path) -> None:
-    made, transactions = tree_detector(kind, supervision), data_of("shop").transactions
+def test_a_saved_detector_scores_the_same(
+    kind: str, supervision: str, transitions: str, tmp_path: Path
+) -> None:
+    made, transactions = tree_detector(kind, supervision, transitions), data_of("shop").transactions
     made.save(tmp_path / "made")
     again = load(tmp_path / "made")
     assert again.kind == kind
@@ -128,10 +139,12 @@ def test_reasons_of_a_hybrid_add_up_to_its_margin() -> None:
     assert np.std([r.log_odds for _, s in explained for r in s.reasons if r.source == "history"])
 
 
-def test_known_labels_act_as_live_ones() -> None:
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
+def test_known_labels_act_as_live_ones(transitions: str) -> None:
     data, own_facts = data_of("shop"), [name for name in FEW if "counterparty" not in name]
     transactions = data.transactions
-    features, model = Features(min_count=4, include=own_facts), model_of("expected-log", n_states=4)
+    features = Features(min_count=4, include=own_facts)
+    model = model_of("expected-log", n_states=4, transitions=transitions)
     made = Detector(features, model, kind="hybrid", supervision="anchored", trees=TREES)
     made.fit(transactions, time_split(transactions))
     longest = int(np.diff(transactions.offsets).argmax())

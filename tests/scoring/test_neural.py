@@ -16,18 +16,26 @@ from turncoat.scoring import Anchoring, DetectorState
 from turncoat.scoring.calibration import TEMPERATURES
 from turncoat.selection import sweep
 
+every_chain = pytest.mark.parametrize("transitions", ["per-row", "continuous"])
 
-@pytest.mark.parametrize("supervision", ["none", "anchored"])
-def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(supervision: str) -> None:
-    made, data = neural(supervision)
+
+@pytest.mark.parametrize(
+    ("supervision", "transitions"),
+    [("none", "per-row"), ("anchored", "per-row"), ("none", "continuous")],
+)
+def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(
+    supervision: str, transitions: str
+) -> None:
+    made, data = neural(supervision, transitions=transitions)
     whole, live = made.score(data.transactions), replay_scores(made, data, n_reasons=2)
     np.testing.assert_allclose([score.belief for score in live], whole.belief, atol=2e-4)
     np.testing.assert_allclose([score.probability for score in live], whole.probability, atol=2e-4)
     assert len(np.unique(whole.belief.round(4), axis=0)) > 10
 
 
-def test_reasons_add_up_to_the_log_odds_and_name_the_inputs() -> None:
-    made, data = neural()
+@every_chain
+def test_reasons_add_up_to_the_log_odds_and_name_the_inputs(transitions: str) -> None:
+    made, data = neural(transitions=transitions)
     star, state = made.regimes.fraud_state, DetectorState()
     for row in data.rows[:6]:
         state, score = made.score_one(DetectorState(state.customer), row, n_reasons=EVERY)
@@ -41,8 +49,9 @@ def test_reasons_add_up_to_the_log_odds_and_name_the_inputs() -> None:
         }
 
 
-def test_a_saved_detector_scores_as_before(tmp_path: Path) -> None:
-    made, data = neural("anchored")
+@every_chain
+def test_a_saved_detector_scores_as_before(transitions: str, tmp_path: Path) -> None:
+    made, data = neural("none", transitions=transitions)
     made.save(tmp_path / "detector")
     loaded = load(tmp_path / "detector")
     np.testing.assert_array_equal(
@@ -87,9 +96,10 @@ def test_another_models_encoder_is_no_ranker() -> None:
         made.add_ranker(other.model_.encoder_, data.transactions, time_split(data.transactions))
 
 
-def test_uncertain_latents_in_a_detector(tmp_path: Path) -> None:
+@every_chain
+def test_uncertain_latents_in_a_detector(transitions: str, tmp_path: Path) -> None:
     data = data_of("shop")
-    model = NeuralVariationalHMM(3, **TINY, dropout_draws=4)
+    model = NeuralVariationalHMM(3, **TINY, dropout_draws=4, transitions=transitions)
     made = Detector(Features(min_count=4), model, temperature="auto").fit(
         data.transactions, time_split(data.transactions)
     )

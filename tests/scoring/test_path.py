@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.reference.bridge import baum_welch, panel_of, variational
+from tests.reference import bridge
+from tests.reference.bridge import QUIET, baum_welch, variational
 from tests.reference.enumeration import enumerate_paths
 from tests.reference.enumeration import log as log0
 from tests.reference.problems import Problem, random_factors, random_problem
-from turncoat import Panel
+from turncoat import BaumWelchHMM, Panel, VariationalHMM
 from turncoat.scoring import path
 from turncoat.scoring.path import filter_path_columns
 
@@ -28,13 +30,26 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 shapes = pytest.mark.parametrize("shape", list(SHAPES))
 kinds = pytest.mark.parametrize("kind", ["point", "expected-log", "predictive"])
+chains = pytest.mark.parametrize("transitions", ["per-row", "continuous"])
 
 
 def problem_of(shape: str) -> Problem:
     return random_problem(17, 3, lengths=(5, 1, 4, 6), **SHAPES[shape])
 
 
-def model_of(problem: Problem, kind: str, **settings: Any) -> Any:
+def panel_of(problem: Problem) -> Panel:
+    """With times; some rows have that of the row before."""
+    panel, rng = bridge.panel_of(problem), np.random.default_rng(3)
+    gaps_s = np.where(rng.random(panel.n_rows) < 0.2, 0.0, rng.exponential(9e3, panel.n_rows))
+    return replace(panel, times=gaps_s.cumsum())
+
+
+def model_of(problem: Problem, kind: str, transitions: str = "per-row", **settings: Any) -> Any:
+    if transitions == "continuous":
+        options = {**QUIET, "max_iter": 2, "transitions": transitions, **settings}
+        if kind == "point":
+            return BaumWelchHMM(3, **options).fit(panel_of(problem))
+        return VariationalHMM(3, emission=kind, **options).fit(panel_of(problem))
     if kind == "point":
         return baum_welch(problem, **settings)
     q = random_factors(5, problem.n_states, problem.continuous.shape[1], problem.n_categories)
@@ -59,19 +74,23 @@ def test_rows_match_enumeration_of_all_paths(shape: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@chains
 @kinds
 @shapes
-def test_rows_add_up_to_the_sequence(shape: str, kind: str) -> None:
+def test_rows_add_up_to_the_sequence(shape: str, kind: str, transitions: str) -> None:
     problem = problem_of(shape)
-    model, panel = model_of(problem, kind), panel_of(problem)
+    model, panel = model_of(problem, kind, transitions), panel_of(problem)
     found = columns_of(model, panel)[:, -1].astype(np.float64)
     sums = np.add.reduceat(found, panel.offsets[:-1])
     np.testing.assert_allclose(sums, model.log_likelihood(panel), rtol=1e-5, atol=1e-5)
 
 
-def test_rows_in_many_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@chains
+def test_rows_in_many_pieces_are_the_same(
+    transitions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = problem_of("mixed with missing cells")
-    model, panel = baum_welch(problem), panel_of(problem)
+    model, panel = model_of(problem, "point", transitions), panel_of(problem)
     whole = columns_of(model, panel)
     monkeypatch.setattr(path, "_BATCH_CELLS", 1)
     monkeypatch.setattr(path, "_BATCH_ROWS", 2)
@@ -94,15 +113,16 @@ def test_columns_are_belief_change_entropy_and_likelihood(kind: str) -> None:
     np.testing.assert_allclose(columns[:, 6], -(belief * np.log(belief)).sum(axis=1), atol=1e-6)
 
 
-def test_no_row_depends_on_later_rows() -> None:
+@chains
+def test_no_row_depends_on_later_rows(transitions: str) -> None:
     problem = problem_of("mixed with missing cells")
-    model, panel = baum_welch(problem), panel_of(problem)
+    model, panel = model_of(problem, "point", transitions), panel_of(problem)
     whole = columns_of(model, panel)
     for u in range(panel.n_sequences):
         for length in range(1, int(panel.lengths[u]) + 1):
             start = int(panel.offsets[u])
             rows = slice(start, start + length)
-            prefix = Panel.from_arrays(
-                panel.continuous[rows], panel.categorical[rows], n_categories=panel.n_categories
-            )
+            columns = panel.continuous[rows], panel.categorical[rows]
+            about = {"times": panel.times[rows], "n_categories": panel.n_categories}
+            prefix = Panel.from_arrays(*columns, **about)
             np.testing.assert_allclose(columns_of(model, prefix), whole[rows], atol=1e-6)

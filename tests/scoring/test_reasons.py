@@ -51,7 +51,7 @@ def expected_log_odds(made: Detector, data: str) -> tuple[np.ndarray, list[float
     rows, odds, missing = [], [], []
     for u in range(CUSTOMERS):
         own = np.arange(panel.offsets[u], min(panel.offsets[u + 1], panel.offsets[u] + 12))
-        beliefs = forward(*log_terms(made.model_, panel.continuous[own], panel.categorical[own]))
+        beliefs = forward(*log_terms(made.model_, panel, own))
         odds += [row[star] - np.delete(row, star).max() for row in beliefs]
         rows += own.tolist()
         missing += (
@@ -61,22 +61,25 @@ def expected_log_odds(made: Detector, data: str) -> tuple[np.ndarray, list[float
 
 
 CASES = [
-    ("shop", *case)
+    ("shop", *case, "per-row")
     for case in product(
         ("point", "expected-log", "predictive"), ("engineered", "processed"), (1.0, 5.0)
     )
 ]
+CASES += [
+    ("handbook", "expected-log", "engineered", 1.0, "per-row"),
+    ("shop", "point", "processed", 1.0, "continuous"),
+    ("shop", "expected-log", "engineered", 5.0, "continuous"),
+    ("shop", "predictive", "engineered", 1.0, "continuous"),
+]
 
 
-@pytest.mark.parametrize(
-    ("data", "kind", "features", "temperature"),
-    [*CASES, ("handbook", "expected-log", "engineered", 1.0)],
-)
+@pytest.mark.parametrize(("data", "kind", "features", "temperature", "transitions"), CASES)
 def test_reasons_add_up_to_the_log_odds(
-    data: str, kind: str, features: str, temperature: float
+    data: str, kind: str, features: str, temperature: float, transitions: str
 ) -> None:
     """First and later transactions, missing cells, all reasons or the strongest."""
-    made = detector(data, kind, features, temperature=temperature)
+    made = detector(data, kind, features, temperature=temperature, transitions=transitions)
     rows, odds, missing = expected_log_odds(made, data)
     live = replay_scores(made, data_of(data), n_reasons=EVERY)
     few = replay_scores(made, data_of(data), n_reasons=2)
@@ -100,7 +103,7 @@ def test_reasons_of_hundreds_of_columns_add_up_too() -> None:
     longest = int(np.argmax(np.diff(transactions.offsets)))
     own = np.arange(transactions.offsets[longest], transactions.offsets[longest] + 4)
     panel = made.features_.transform(transactions)
-    beliefs = forward(*log_terms(made.model_, panel.continuous[own], panel.categorical[own]))
+    beliefs = forward(*log_terms(made.model_, panel, own))
     star = made.regimes.fraud_state
     state = DetectorState()
     for i, belief in zip(own, beliefs, strict=True):
@@ -109,12 +112,11 @@ def test_reasons_of_hundreds_of_columns_add_up_too() -> None:
         assert len(score.reasons) == len({reason.source for reason in score.reasons}) > 300
 
 
-def test_explained_paths_add_up_to_their_beliefs() -> None:
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
+def test_explained_paths_add_up_to_their_beliefs(transitions: str) -> None:
     """In batch, where the belief before a row is known to the working precision."""
-    made, transactions = (
-        detector("shop", "predictive", precision="float64"),
-        data_of("shop").transactions,
-    )
+    made = detector("shop", "predictive", precision="float64", transitions=transitions)
+    transactions = data_of("shop").transactions
     star = made.regimes.fraud_state
     for _, score in made.explain(transactions, "c1"):
         belief = np.array(score.belief)

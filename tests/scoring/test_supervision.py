@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -33,15 +33,19 @@ TINY = Schema(
 
 
 def tiny_frame(n_customers: int = 60, seed: int = 0) -> pl.DataFrame:
-    """Customers with at most six transactions, so that all paths can be enumerated."""
-    rng = np.random.default_rng(seed)
+    """Customers with at most six transactions, so that all paths can be enumerated.
+
+    They are minutes to days apart, and some of them at the same time.
+    """
+    rng, clock = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     lengths = rng.integers(5, 7, n_customers)
     n = int(lengths.sum())
+    gaps_s = np.where(clock.random(n) < 0.1, 0.0, np.exp(clock.uniform(4.0, 13.0, n)).round())
     bad = np.repeat(rng.random(n_customers) < 0.4, lengths) & (rng.random(n) < 0.7)
     return pl.DataFrame(
         {
             "who": np.repeat(np.arange(n_customers), lengths),
-            "at": np.concatenate([np.arange(length) for length in lengths]) * 3600.0,
+            "at": gaps_s.cumsum(),
             "x": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n) + 1.5 * bad),
             "g": np.where(rng.random(n) < 0.3 + 0.4 * bad, "a", "b"),
             "fraud": (rng.random(n) < 0.05 + 0.5 * bad).astype(int),
@@ -57,9 +61,14 @@ def tiny() -> Transactions:
 
 @cache
 def tiny_detector(
-    supervision: str, kind: str, precision: str = "float64", label_noise: float = 0.02
+    supervision: str,
+    kind: str,
+    precision: str = "float64",
+    label_noise: float = 0.02,
+    transitions: str = "per-row",
 ) -> Detector:
     settings: dict[str, Any] = {"n_restarts": 1, "max_iter": 6, "precision": precision}
+    settings["transitions"] = transitions
     model = (
         BaumWelchHMM(3, **settings)
         if kind == "point"
@@ -90,18 +99,16 @@ def beliefs_over_all_paths(
 ) -> np.ndarray:
     """Each row's state given emissions and other rows' labels, never its own."""
     panel = made.features_.transform(tiny())
-    initial, transition, emission = log_terms(
-        made.model_, panel.continuous[rows], panel.categorical[rows]
-    )
+    initial, moves, emission = log_terms(made.model_, panel, rows)
     chances, labels = label_chances(made), known[rows]
     length, n_states = emission.shape
     found = np.zeros((length, n_states))
     for t in range(length):
         last = length if smoothed else t + 1
         for path in product(range(n_states), repeat=last):
-            weight = initial[path[0]] + sum(transition[i, j] for i, j in pairwise(path))
+            weight = initial[path[0]]
             for s, state in enumerate(path):
-                weight += emission[s, state]
+                weight += emission[s, state] + (moves[s, path[s - 1], state] if s else 0.0)
                 if s != t and labels[s] >= 0:
                     weight += np.log(chances[labels[s], state])
             found[t, path[t]] += np.exp(weight)
@@ -110,7 +117,16 @@ def beliefs_over_all_paths(
 
 
 SUPERVISIONS = pytest.mark.parametrize("supervision", ["none", "anchored"])
-KINDS = pytest.mark.parametrize("kind", ["point", "expected-log", "predictive"])
+KINDS = pytest.mark.parametrize(
+    ("kind", "transitions"),
+    [
+        ("point", "per-row"),
+        ("expected-log", "per-row"),
+        ("predictive", "per-row"),
+        ("point", "continuous"),
+        ("expected-log", "continuous"),
+    ],
+)
 KNOWN = np.random.default_rng(7).integers(-1, 2, 400)
 
 
@@ -123,9 +139,9 @@ def arrived(transactions: Transactions) -> np.ndarray:
 @KINDS
 @pytest.mark.parametrize("mode", ["filtered", "smoothed"])
 def test_beliefs_after_labels_are_the_sum_over_all_paths(
-    supervision: str, kind: str, mode: str
+    supervision: str, kind: str, transitions: str, mode: str
 ) -> None:
-    made, transactions = tiny_detector(supervision, kind), tiny()
+    made, transactions = tiny_detector(supervision, kind, transitions=transitions), tiny()
     known = arrived(transactions)
     scores = made.score(transactions, mode=mode, known_labels=known)
     for u in range(8):
@@ -139,8 +155,10 @@ def test_beliefs_after_labels_are_the_sum_over_all_paths(
 
 @SUPERVISIONS
 @KINDS
-def test_live_conditioning_is_the_sum_over_all_paths_too(supervision: str, kind: str) -> None:
-    made, transactions = tiny_detector(supervision, kind), tiny()
+def test_live_conditioning_is_the_sum_over_all_paths_too(
+    supervision: str, kind: str, transitions: str
+) -> None:
+    made, transactions = tiny_detector(supervision, kind, transitions=transitions), tiny()
     rows, known = tiny_frame().to_dicts(), arrived(transactions)
     whole = made.score(transactions, known_labels=known)
     for u in range(12):

@@ -28,8 +28,13 @@ from turncoat.features import Features
 from turncoat.scoring import evidence
 from turncoat.scoring.descriptions import FeatureDescriber
 
-KINDS = ("regimes", "ranker", "hybrid")
-every_kind = pytest.mark.parametrize("kind", KINDS)
+KINDS = [
+    ("regimes", "per-row"),
+    ("ranker", "per-row"),
+    ("hybrid", "per-row"),
+    ("hybrid", "continuous"),
+]
+every_kind = pytest.mark.parametrize(("kind", "transitions"), KINDS)
 
 
 @cache
@@ -38,14 +43,15 @@ def portfolio() -> Data:
 
 
 @cache
-def weighted(kind: str = "regimes") -> Detector:
+def weighted(kind: str = "regimes", transitions: str = "per-row") -> Detector:
     """A detector whose chain is fitted on some of the columns; tests must not change it."""
     transactions = portfolio().transactions
     split, features = time_split(transactions), Features(min_count=4)
     names = sum(features.fit(transactions.take(split.fit)).feature_names, ())
     used = ("paid", "amount_z", "count_hour", "since_last", "device", "counterparty_risk_day")
     assert set(used) <= set(names)
-    model = model_of("robust", 3, max_iter=20, weights=[float(name in used) for name in names])
+    chain: dict[str, Any] = {"max_iter": 20, "transitions": transitions}
+    model = model_of("robust", 3, weights=[float(name in used) for name in names], **chain)
     settings: dict[str, Any] = {"supervision": "anchored", "evidence": "weighted"}
     return Detector(features, model, kind=kind, trees=TREES, **settings).fit(transactions, split)
 
@@ -68,8 +74,8 @@ def test_the_weights_are_learnt_for_the_columns_of_the_chain() -> None:
 
 
 @every_kind
-def test_live_scores_equal_those_of_a_file(kind: str) -> None:
-    made, data = weighted(kind), portfolio()
+def test_live_scores_equal_those_of_a_file(kind: str, transitions: str) -> None:
+    made, data = weighted(kind, transitions), portfolio()
     scores, live = made.score(data.transactions), replay_scores(made, data)
     found = np.array([score.probability for score in live])
     np.testing.assert_allclose(found, scores.probability, atol=1e-6)
@@ -77,12 +83,13 @@ def test_live_scores_equal_those_of_a_file(kind: str) -> None:
     np.testing.assert_allclose(intervals, np.transpose(scores.interval()), atol=1e-6)
 
 
-def test_reasons_add_up_and_name_no_column_without_weight() -> None:
-    made, transactions = weighted(), portfolio().transactions
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
+def test_reasons_add_up_and_name_no_column_without_weight(transitions: str) -> None:
+    made, transactions = weighted(transitions=transitions), portfolio().transactions
     customer = str(transactions.keys[np.diff(transactions.offsets).argmax()])
     own = np.flatnonzero(np.repeat(transactions.keys, np.diff(transactions.offsets)) == customer)
     panel = made.features_.transform(transactions, rows=own)
-    beliefs = forward(*log_terms(made.model_, panel.continuous, panel.categorical))
+    beliefs = forward(*log_terms(made.model_, panel))
     star = made.regimes.fraud_state
     expected = beliefs[:, star] - np.delete(beliefs, star, axis=1).max(axis=1)
     explained = [score for _, score in made.explain(transactions, customer)]
@@ -98,8 +105,10 @@ def test_reasons_add_up_and_name_no_column_without_weight() -> None:
 
 
 @every_kind
-def test_a_saved_detector_scores_updates_and_refits_alike(kind: str, tmp_path: Path) -> None:
-    made, transactions = weighted(kind), portfolio().transactions
+def test_a_saved_detector_scores_updates_and_refits_alike(
+    kind: str, transitions: str, tmp_path: Path
+) -> None:
+    made, transactions = weighted(kind, transitions), portfolio().transactions
     made.save(tmp_path / "made")
     again, split = load(tmp_path / "made"), time_split(transactions)
     assert (again.evidence, again.digest_) == ("weighted", made.digest_)
@@ -130,8 +139,8 @@ def test_a_refit_uses_other_rows_and_keeps_the_columns() -> None:
 
 
 @every_kind
-def test_recalibration_moves_the_rates_to_the_labels(kind: str) -> None:
-    made, transactions = weighted(kind), portfolio().transactions
+def test_recalibration_moves_the_rates_to_the_labels(kind: str, transitions: str) -> None:
+    made, transactions = weighted(kind, transitions), portfolio().transactions
     scores = made.score(transactions)
     ranks = made._rank(transactions, made.features_.transform(transactions))
     labels = np.ones(transactions.n_rows, np.int8)
@@ -164,7 +173,7 @@ def test_weights_need_anchored_states_a_selection_part_and_no_temperature() -> N
         Detector(evidence="some").check_settings()
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["regimes", "ranker", "hybrid"])
 def test_a_refit_takes_categories_and_flags_that_were_not_there_before(kind: str) -> None:
     """Later rows have a new device, first by name, and the first missing ages."""
     frame = make_portfolio(48)

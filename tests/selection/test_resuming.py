@@ -22,7 +22,7 @@ from tests.selection.portfolio import (
     swept,
     variational,
 )
-from turncoat import BaumWelchHMM, BundleError, ConfigError, Prior, VariationalHMM
+from turncoat import BaumWelchHMM, BundleError, ConfigError, DataError, Prior, VariationalHMM
 from turncoat.features import Features
 from turncoat.scoring import Anchoring
 from turncoat.selection.orders import ORDER_FORMAT
@@ -160,6 +160,23 @@ def test_other_data_are_refused(folder, fits, part, column, message):
     with pytest.raises(ConfigError, match=f"holds orders of another sweep: {message}"):
         swept(*changed(split.parts[part], **{column: value}), folder=folder)
     assert fits == []
+
+
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
+def test_other_times_make_another_sweep_where_transitions_depend_on_them(transitions, tmp_path):
+    _, split = portfolio()
+    options = {"model": baum_welch(transitions=transitions), "features": Features("processed")}
+    options |= {"folder": tmp_path / "sweep", "orders": (2,)}
+    first, others = swept(**options), changed(split.fit, at=pl.col("at") / 2)
+    if transitions == "continuous":
+        with pytest.raises(ConfigError, match="holds orders of another sweep: other fit rows"):
+            swept(*others, **options)
+        with pytest.raises(DataError, match="not the transactions and the split of the sweep"):
+            first.compute_stability(*others, n_resamples=2)
+        choice = first.compute_stability(*portfolio(), n_resamples=1).choices[0]
+        assert [step.n_states for step in choice.trail] == [2]
+    else:
+        assert_same(swept(*others, **options), first)
 
 
 def test_another_version_is_refused(folder, monkeypatch):

@@ -236,10 +236,11 @@ def test_later_rows_of_a_customer_are_judged_after_their_history(split):
     assert panel.n_rows > len(rows)
 
 
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
 @pytest.mark.parametrize("split", windows(), ids=["by time", "prequential"])
-def test_the_held_out_likelihood_is_of_judged_rows_given_their_history(split):
+def test_the_held_out_likelihood_is_of_judged_rows_given_their_history(split, transitions):
     transactions, _ = portfolio()
-    found = swept(transactions, split, orders=(2,))
+    found = swept(transactions, split, model=baum_welch(transitions=transitions), orders=(2,))
     model, panel = (
         found.models[2],
         SelectionPanels.build(transactions, split, found.features).held_out,
@@ -255,6 +256,7 @@ def test_the_held_out_likelihood_is_of_judged_rows_given_their_history(split):
             first = {
                 "continuous": customer.continuous[:n_before],
                 "categorical": customer.categorical[:n_before],
+                "times": customer.times[:n_before],
             }
             total -= model.log_likelihood(
                 type(panel).from_arrays(**first, n_categories=panel.n_categories)

@@ -28,13 +28,22 @@ AUTO = "auto"
 ENCODER_HEAD = "encoder-head"
 NEURAL_OPTIONS = "latent_dim", "max_epochs", "class_weighting", "activation", "device"
 MODEL_OPTIONS = (
-    *("states", "tier", "features", "supervision", "fraud_states", "emission", "ranker"),
-    *("temperature", "restarts", "max_iterations", "include", "dropout_draws", *NEURAL_OPTIONS),
+    *("states", "tier", "features", "supervision", "fraud_states", "emission", "transitions"),
+    *(
+        "ranker",
+        "temperature",
+        "restarts",
+        "max_iterations",
+        "include",
+        "dropout_draws",
+        *NEURAL_OPTIONS,
+    ),
 )
 
 Tier = Literal["baum-welch", "variational", "neural"]
 Activation = Literal["gelu", "none"]
 Emission = Literal["expected-log", "predictive"]
+Transitions = Literal["per-row", "continuous"]
 FeatureKind = Literal["engineered", "processed"]
 CONFIG_HELP = "`ieee-cis`, `handbook`, or the path of a turncoat.toml."
 Config = Annotated[str, Option("--config", help=CONFIG_HELP)]
@@ -45,6 +54,7 @@ DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/
 FEATURES_HELP = "`processed` uses the columns only; `engineered` adds history."
 SUPERVISION_HELP = "`anchored` ties labelled fit rows to fraud or genuine states."
 EMISSION_HELP = "Variational and neural tiers: densities to score with."
+TRANSITIONS_HELP = "`continuous`: regimes change with the time between transactions."
 DEVICE_HELP = "Neural tier: where to train the encoder."
 SPLIT_HELP = "Hold out the latest transactions, random customers, or as the data allow."
 STATES_HELP = "Number of regimes. `auto` tries 2 to 10; finished fits are kept in OUT-sweep."
@@ -75,6 +85,7 @@ def fit(
     supervision: Annotated[Literal["none", "anchored"], Option(help=SUPERVISION_HELP)] = "none",
     fraud_states: Annotated[int, Option(help="Fraud states of an anchored model.")] = 1,
     emission: Annotated[Emission, Option(help=EMISSION_HELP)] = "expected-log",
+    transitions: Annotated[Transitions, Option(help=TRANSITIONS_HELP)] = "per-row",
     latent_dim: Annotated[int, Option(help="Neural tier: latent dimensions.")] = 64,
     max_epochs: Annotated[int, Option(help="Neural tier: maximum training epochs.")] = 200,
     class_weighting: Annotated[bool, Option(help="Neural tier: give frauds more weight.")] = False,
@@ -106,6 +117,7 @@ def fit(
     `turncoat fit data/ --config ieee-cis --states auto --out detector/`
     `turncoat fit --config turncoat.toml --states 7 --supervision anchored --kind hybrid`
     `turncoat fit --config turncoat.toml --tier neural --supervision anchored`
+    `turncoat fit payments.csv --states 4 --transitions continuous`
     """
     from turncoat import Detector
     from turncoat.features import Features
@@ -134,7 +146,8 @@ def fit(
             raise ConfigError(f"{problem}. Leave one of them out")
     kind = kind or "regimes"
     model = _build_model(context, 2 if states == AUTO else parse_count("--states", states))
-    model.set_params(n_restarts=restarts, max_iter=max_iterations, random_state=seed)
+    options = {"n_restarts": restarts, "max_iter": max_iterations, "transitions": transitions}
+    model.set_params(**options, random_state=seed)
     names = include.split(",") if include else None
     detector = Detector(
         Features(features, label_delay_days=label_delay_days, include=names),

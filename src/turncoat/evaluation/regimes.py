@@ -32,7 +32,7 @@ def describe_regimes(name: str, detector: Detector, panel: Panel, saturation: fl
         share, rate, lower, upper = (float(column[k]) for column in columns)
         enrichment, stickiness = or_none(regimes.enrichment[k]), float(regimes.stickiness[k])
         rows.append(RegimeRow(k, share, rate, lower, upper, enrichment, stickiness, traits[k]))
-    matrix = detector.model_.params_.transition_matrix
+    matrix = detector.model_.average_transitions(panel)
     return RegimeTable(
         detector=name,
         measured_on=f"{regimes.part} part, {regimes.mode}, held out",

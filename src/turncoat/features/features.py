@@ -32,6 +32,7 @@ from turncoat.storage import BundleFormat, refuse_unreadable
 
 FEATURE_KINDS = ("processed", "engineered")
 MISSING_FLAGS = ("distinct", "all", "none")
+_LAST_TIME = history.NUMBERS.index("last_time")
 _SAMPLE_ROWS = 200_000  # evenly spaced fit rows for scales and missing patterns
 _FORMAT = BundleFormat("features", version=6)
 
@@ -50,6 +51,9 @@ class FeatureSteps(NamedTuple):
     continuous: Array  # [N, D]
     categorical: Array  # [N, J]
     causes: Array  # [N, 7 + 4 C] of customer and C counterparties; 0 without chains
+    # [N] of the customer's latest transaction in the states given, 0 for a new customer; None if
+    # the features keep no history.
+    last_times: Array | None
 
 
 class Features(BaseEstimator):  # type: ignore[misc]
@@ -308,6 +312,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             previous=np.full((n, 1 + n_counterparties), -1) if previous is None else previous,
         )
         records = live.unpack_states(plan, states if plan.engineered else [FeatureState()] * n)
+        last_times = records.numbers[:, _LAST_TIME].copy() if plan.engineered else None
         causes = np.zeros((n, count_causes(n_counterparties)))
         live.advance_rows(live_rows, records, plan.live_layout, (continuous, categorical, causes))
         after = states
@@ -315,7 +320,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             after = live.pack_states(plan, records, states, is_named)
         if plan.include is not None:
             categorical = np.ascontiguousarray(categorical[:, plan.kept_categorical])
-        return FeatureSteps(after, continuous, categorical, causes)
+        return FeatureSteps(after, continuous, categorical, causes, last_times)
 
     def report_label(
         self,

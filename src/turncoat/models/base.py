@@ -28,7 +28,7 @@ from turncoat.models.initialisation import (
 from turncoat.models.live import LiveInference, LiveRecursion, UsedColumns
 from turncoat.models.parameters import get_generator, sample_panel
 from turncoat.numerics import engine
-from turncoat.numerics.generators import gap_codes, transition_over
+from turncoat.numerics.generators import build_gap_table, gap_codes, transition_over
 from turncoat.numerics.jit import announce_compilation
 from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import KernelTables, Observations
@@ -179,6 +179,26 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             raise DataError(f"hours must be finite and not negative; found {hours!r}")
         later = [now @ transition_over(generator, span) for span in spans.ravel()]
         return np.reshape(later, (*spans.shape, self.n_states))
+
+    def average_transitions(self, panel: Panel) -> Array:
+        """Return P(state of the next row | state of a row) [K, K], on average over a panel.
+
+        With ``transitions="continuous"`` each state has the gaps after its own rows (filtered);
+        if no row of the panel has a next one, the matrix is the one over an hour.
+        """
+        params = self._get_params()
+        generator, k = get_generator(params), params.n_states
+        has_next = np.ones(panel.n_rows, bool)
+        has_next[panel.offsets[1:] - 1] = False
+        rows = np.flatnonzero(has_next)
+        if generator is None or not len(rows):
+            return np.asarray(params.transition_matrix)
+        codes, places = np.unique(gap_codes(panel.gaps_s[rows + 1]), return_inverse=True)
+        weights = np.full((len(codes), k), np.finfo(np.float64).tiny)  # a state may have no rows
+        np.add.at(weights, places, self.filter(panel).probs[rows])
+        matrices = build_gap_table(generator).matrices[codes, :k, :k]
+        shares = weights / weights.sum(axis=0)
+        return np.asarray((shares[:, :, None] * matrices).sum(axis=0))
 
     def explain_emission(
         self, continuous: ArrayLike, categorical: ArrayLike

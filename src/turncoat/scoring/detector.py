@@ -148,7 +148,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.model_ = chain.fit(panel, selection)
         inference = PanelInference(self.model_)
         part = self._read_calibration_part(transactions, split, inference)
-        stickiness = np.diag(self.model_.params_.transition_matrix)
+        stickiness = np.diag(self.model_.average_transitions(part.panel))
         known = (np.asarray(panel.labels), panel.offsets, stickiness, "fit")
         by_likelihood = self.evidence == "weighted"
         in_sample = Regimes.measure(inference.infer(panel), *known, FILTERED, by_likelihood)
@@ -196,10 +196,6 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         Anchoring(self.n_fraud_states, self.label_noise)
         if self.model is not None:
             self.model.check_settings()
-            if self.model.transitions != "per-row":
-                problem = f"the model's transitions are {self.model.transitions!r}"
-                remedy = "Use 'per-row', or the kind 'chains' for chains in continuous time"
-                raise ConfigError(f"{problem}; a detector counts transactions. {remedy}")
         own = 1.0 if self.model is None else self.model.temperature
         if self.temperature != AUTO and own not in (1.0, self.temperature):
             both = f"the model's temperature is {own!r} and the detector's {self.temperature!r}"
@@ -560,10 +556,11 @@ def _select_steps(
 ) -> FilterSteps:
     """Rows of a panel as live scoring would have advanced by them."""
     cells = panel.continuous[rows], panel.categorical[rows]
-    beliefs = path.before[rows], path.has_before[rows], path.after[rows]
+    before, has_before, after, gaps_s = path.take(rows)
+    beliefs = before, has_before, after
     ranks = None if ranker_scores is None else ranker_scores[rows]
     causes = None if panel.causes is None else panel.causes[rows]
-    return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks, causes)
+    return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks, causes, gaps_s=gaps_s)
 
 
 def _name_counterparties(steps: FilterSteps, rows: Transactions) -> FilterSteps:

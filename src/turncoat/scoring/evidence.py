@@ -59,7 +59,7 @@ def learn_weights(
         every = np.zeros(n_columns)
         every[is_fitted] = np.maximum(weights, _MIN_WEIGHT)
         path = BeliefPath.filter(model.copy_with(weights=every.tolist(), temperature=1.0), panel)
-        prior = model.predict_log_beliefs(path.before[rows], path.has_before[rows])
+        prior = path.take(rows).predict(model)
         found = EvidenceRows(terms, prior, likelihoods[labels], counts)
         weights = minimise_loss(found, weights, max_weights)
     is_kept = weights >= _MIN_WEIGHT

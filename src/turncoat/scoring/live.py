@@ -57,6 +57,7 @@ class UnpackedState(NamedTuple):
     n_seen: int  # transactions of the customer
     belief: Array | None  # [K]; None for a new customer
     episode: Array  # [4] of the chain of episodes; empty without one
+    last_time: Array  # [1] of the latest transaction; empty unless `LiveScorer.stores_times`
     features: FeatureState
 
 
@@ -74,13 +75,20 @@ class FilterSteps(NamedTuple):
     causes: Array | None = None  # [N, C]; None without two-sided chains
     times: Array | None = None  # [N] seconds; only reasons of causes need them and the next
     counterparties: Sequence[tuple[str | None, ...]] = ()  # [N] values of their columns
+    gaps_s: Array | None = None  # [N] since the customer's previous transaction; None as in a path
+
+    @property
+    def path(self) -> BeliefPath:
+        """Beliefs before and after the transactions."""
+        return BeliefPath(self.prior_beliefs, self.has_prior, self.beliefs, self.gaps_s)
 
     def take(self, rows: Array) -> FilterSteps:
         """What reasons need of the transactions at these places."""
         cells = self.continuous[rows], self.categorical[rows]
         beliefs = self.prior_beliefs[rows], self.has_prior[rows], self.beliefs[rows]
         scores = None if self.ranker_scores is None else self.ranker_scores[rows]
-        steps = FilterSteps([], *cells, *beliefs, [], scores)
+        gaps_s = None if self.gaps_s is None else self.gaps_s[rows]
+        steps = FilterSteps([], *cells, *beliefs, [], scores, gaps_s=gaps_s)
         if self.causes is None or self.times is None:
             return steps
         names = [self.counterparties[row] for row in rows]
@@ -115,14 +123,19 @@ class LiveScorer:
         """
         n_counterparties = len(self.features.plan.counterparties)
         links = np.full((len(rows), 1 + n_counterparties), -1) if previous is None else previous
-        n_seen, stored, is_known, episodes, records = self._unpack(states)
-        after, cells, codes, causes = self.features.step_batch(records, rows, labels, links)
+        n_seen, stored, is_known, episodes, last_times, records = self._unpack(states)
+        after, cells, codes, causes, known_times = self.features.step_batch(
+            records, rows, labels, links
+        )
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
-        stepped = self.model.step_batch(stored, is_known, cells, codes, customers)
+        times, gaps_s = np.array([row.time for row in rows]), None
+        if self.model.transitions == "continuous":
+            latest = last_times[:, 0] if known_times is None else known_times
+            gaps_s = _advance_times(latest, is_known, customers, times)
+        stepped = self.model.step_batch(stored, is_known, cells, codes, customers, gaps_s)
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
-        steps = FilterSteps([], cells, codes, *stepped, n_seen, None, causes)
-        times = np.array([row.time for row in rows])
+        steps = FilterSteps([], cells, codes, *stepped, n_seen, None, causes, gaps_s=gaps_s)
         if causes is not None:
             names = [row.counterparties for row in rows]
             steps = steps._replace(times=times, counterparties=names)
@@ -131,7 +144,7 @@ class LiveScorer:
         if scores is not None and chain is not None:
             known = episodes, is_known, customers, times
             scores = advance_episodes(*known, scores, chain.rates)
-        packed = self._pack(stepped[2], n_seen, episodes, after)
+        packed = self._pack(stepped[2], n_seen, episodes, last_times, after)
         return steps._replace(states=packed, ranker_scores=scores)
 
     def score_steps(
@@ -174,8 +187,7 @@ class LiveScorer:
             raise DataError(f"the label is {label!r}; it must be 0 or 1")
         belief = held.belief * self.label_likelihoods[int(label)]
         held.episode[LABEL:LAST_TIME] = label  # empty without a chain of episodes
-        parts = (belief / belief.sum())[None], [held.n_seen], held.episode[None]
-        return self._pack(*parts, [held.features])[0]
+        return self._pack_one(held._replace(belief=belief / belief.sum()))
 
     def report_label(
         self,
@@ -205,16 +217,20 @@ class LiveScorer:
         if held.belief is None:
             raise DataError("this customer has no transaction yet that a label could belong to")
         features = self.features.report_own_label(held.features, time, label, n_later)
-        parts = held.belief[None], [held.n_seen], held.episode[None]
-        return self._pack(*parts, [features])[0]
+        return self._pack_one(held._replace(features=features))
 
     def unpack(self, state: DetectorState) -> UnpackedState:
         """The content of one state; StateError if it was made by another detector."""
         if not isinstance(state, DetectorState):
             kinds = "a DetectorState, or None for a new customer"
             raise StateError(f"a state is {kinds}; found {type(state).__name__}")
-        (n_seen,), beliefs, (known,), (episode,), (features,) = self._unpack([state])
-        return UnpackedState(n_seen, beliefs[0] if known else None, episode, features)
+        (n_seen,), beliefs, (known,), (episode,), (time,), (features,) = self._unpack([state])
+        return UnpackedState(n_seen, beliefs[0] if known else None, episode, time, features)
+
+    @property
+    def stores_times(self) -> bool:
+        """Whether a state has a time of its own: one is needed, and the features keep none."""
+        return self.model.transitions == "continuous" and not self.features.plan.engineered
 
     @property
     def has_calendar_times(self) -> bool:
@@ -245,7 +261,7 @@ class LiveScorer:
                 of_regimes = self._explain_causes(ranker.cause_score, steps, n_reasons)
         elif (opens_path or not has_trees) and self.model.n_states > 1:
             fraud_state = self.calibration.regimes[FILTERED].fraud_state
-            predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
+            predicted = steps.path.predict(self.model)
             terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
             of_regimes = list_reasons(terms, self._describers[0], rows, n_reasons)
         if not isinstance(ranker, XGBoostRanker):
@@ -284,19 +300,20 @@ class LiveScorer:
         """The transactions for the ranker, with the path [N, P] if it scores with that."""
         cells, path, ranker = (steps.continuous, steps.categorical), None, self.calibration.ranker
         if ranker is not None and ranker.needs_path:
-            beliefs = BeliefPath(steps.prior_beliefs, steps.has_prior, steps.beliefs)
-            path = compute_path_columns(self.model, beliefs, *cells)
+            path = compute_path_columns(self.model, steps.path, *cells)
         return RankerRows(rows, *cells, path, steps.causes)
 
     def _unpack(
         self, states: Sequence[DetectorState]
-    ) -> tuple[list[int], Array, Array, Array, list[FeatureState]]:
-        """Of N states: transactions seen, beliefs [N, K], whether there is one, episodes, features.
+    ) -> tuple[list[int], Array, Array, Array, Array, list[FeatureState]]:
+        """Of N states: transactions seen, beliefs [N, K], whether there is one, then the rest.
 
-        Episodes are [N, 4], or [N, 0] without a chain of them.
+        The rest is episodes [N, 4] (or [N, 0] without a chain of them), last times [N, 1] (or
+        [N, 0], see `stores_times`) and features.
         """
         n_states = self.calibration.n_states
-        n_numbers = n_states + (0 if self.calibration.episodes is None else STATE_SIZE)
+        end_episode = n_states + (0 if self.calibration.episodes is None else STATE_SIZE)
+        n_numbers = end_episode + int(self.stores_times)
         mark, empty = (bytes.fromhex(self.digest), n_states), bytes(8 * n_numbers)
         start, end = _HEADER.size, _HEADER.size + len(empty)
         n_seen, beliefs, features = [], [], []
@@ -314,20 +331,45 @@ class LiveScorer:
             features.append(FeatureState(customer[end:] or None, counterparties))
         known = np.array([belief is not empty for belief in beliefs], dtype=np.bool_)
         table = np.frombuffer(b"".join(beliefs), np.float64).reshape(len(states), n_numbers)
-        return n_seen, table[:, :n_states].copy(), known, table[:, n_states:].copy(), features
+        rest = table[:, n_states:end_episode].copy(), table[:, end_episode:].copy(), features
+        return n_seen, table[:, :n_states].copy(), known, *rest
+
+    def _pack_one(self, held: UnpackedState) -> DetectorState:
+        assert held.belief is not None
+        parts = held.belief[None], [held.n_seen], held.episode[None], held.last_time[None]
+        return self._pack(*parts, [held.features])[0]
 
     def _pack(
         self,
         beliefs: Array,
         n_seen: Sequence[int],
         episodes: Array,
+        last_times: Array,
         features: Sequence[FeatureState],
     ) -> list[DetectorState]:
         digest, k = bytes.fromhex(self.digest), beliefs.shape[1]
-        data, size = np.hstack([beliefs, episodes]).tobytes(), 8 * (k + episodes.shape[1])
+        numbers = np.hstack([beliefs, episodes, last_times])
+        data, size = numbers.tobytes(), 8 * numbers.shape[1]
         states = []
         for i, (n, (customer, counterparties)) in enumerate(zip(n_seen, features, strict=True)):
             belief = data[i * size : (i + 1) * size]
             record = _HEADER.pack(digest, k, n) + belief + (customer or b"")
             states.append(DetectorState(record, counterparties))
         return states
+
+
+def _advance_times(last_times: Array, is_known: Array, previous: Array, times: Array) -> Array:
+    """Seconds since the customer's previous transaction [N], 0 for the first one.
+
+    `previous` [N] is the customer's earlier transaction among them, whose time is taken instead of
+    `last_times` [N]; these are advanced in place. A late transaction counts as now.
+    """
+    gaps_s = np.zeros(len(times))
+    for i, earlier in enumerate(previous.tolist()):
+        if earlier >= 0:
+            last_times[i] = last_times[earlier]
+        elif not is_known[i]:
+            last_times[i] = times[i]
+        gaps_s[i] = max(times[i] - last_times[i], 0.0)
+        last_times[i] = max(times[i], last_times[i])
+    return gaps_s

@@ -22,19 +22,32 @@ class BeliefPath(NamedTuple):
     before: Array  # [N, K]
     has_before: Array  # [N] False for a customer's first transaction
     after: Array  # [N, K]
+    gaps_s: Array | None = None  # [N] as in `Panel.gaps_s`; None if transitions are per row
+
+    def take(self, rows: Array) -> BeliefPath:
+        """The path at these rows."""
+        gaps_s = None if self.gaps_s is None else self.gaps_s[rows]
+        return BeliefPath(self.before[rows], self.has_before[rows], self.after[rows], gaps_s)
+
+    def predict(self, model: HiddenMarkovModel[Any]) -> Array:
+        """Unnormalised log beliefs [N, K] right before the transactions."""
+        return model.predict_log_beliefs(self.before, self.has_before, self.gaps_s)
 
     @classmethod
     def filter(cls, model: HiddenMarkovModel[Any], panel: Panel) -> BeliefPath:
         """The path through a panel, row by row, with the very bits of live scores."""
         ends = np.searchsorted(panel.offsets, np.arange(_BATCH_ROWS, panel.n_rows, _BATCH_ROWS))
         bounds = np.unique([0, *ends, panel.n_sequences])
-        parts = []
+        parts, has_gaps = [], model.transitions == "continuous"
         for part in map(panel.__getitem__, map(slice, bounds[:-1], bounds[1:])):
             previous = np.arange(-1, part.n_rows - 1)
             previous[part.offsets[:-1]] = -1
             new = np.zeros((part.n_rows, model.n_states)), np.zeros(part.n_rows, bool)
-            parts.append(model.step_batch(*new, part.continuous, part.categorical, previous))
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+            gaps_s = part.gaps_s if has_gaps else None
+            rows = part.continuous, part.categorical
+            parts.append(model.step_batch(*new, *rows, previous, gaps_s))
+        before, has_before, after = map(np.concatenate, zip(*parts, strict=True))
+        return cls(before, has_before, after, panel.gaps_s if has_gaps else None)
 
 
 def compute_path_columns(
@@ -43,7 +56,7 @@ def compute_path_columns(
     """Belief [K], its change [K] and entropy, log density of the row: columns [N, 2 K + 2]."""
     n_rows, n_states = path.after.shape
     change = np.where(path.has_before[:, None], path.after - path.before, 0.0)
-    log_predicted = model.predict_log_beliefs(path.before, path.has_before)
+    log_predicted = path.predict(model)
     density = np.empty(n_rows)
     n_cells = n_states * max(continuous.shape[1], categorical.shape[1], n_states)
     is_neural = isinstance(model, NeuralVariationalHMM)  # rows encoded together differ in bits

@@ -44,10 +44,16 @@ class SelectionPanels:
         fit = build_fit_panel(features, transactions, split)
         return cls(fit, replace(panel, labels=labels))
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """A digest of each panel, by name."""
-        return {"fit rows": _digest(self.fit), "selection rows": _digest(self.held_out)}
+    def compute_digests(self, model: Model) -> dict[str, str]:
+        """A digest of what the model takes from each panel, by name."""
+        names = ["continuous", "categorical", "offsets", "labels"]
+        if model.transitions == "continuous":
+            names.append("times")
+        found = {}
+        for part, panel in (("fit rows", self.fit), ("selection rows", self.held_out)):
+            arrays = {name: np.asarray(getattr(panel, name)) for name in names}
+            found[part] = digest(panel.n_categories, arrays)
+        return found
 
     def resample(self, rng: np.random.Generator, both_labels: bool = False) -> SelectionPanels:
         """As many customers of each part, drawn with replacement; one drawn twice counts as two.
@@ -127,15 +133,10 @@ class FittedOrder:
         return order
 
 
-def _digest(panel: Panel) -> str:
-    names = "continuous", "categorical", "offsets", "labels"
-    return digest(panel.n_categories, {name: np.asarray(getattr(panel, name)) for name in names})
-
-
 def _measure_regimes(model: Model, panel: Panel, part: str) -> Regimes:
     if panel.labels is None:
         raise DataError("the panel has no labels; fraud cannot be measured without labels")
-    stickiness = np.diag(model.params_.transition_matrix)
+    stickiness = np.diag(model.average_transitions(panel))
     known = (panel.labels, panel.offsets, stickiness, part)
     return Regimes.measure(model.filter(panel).probs, *known)
 
@@ -166,7 +167,12 @@ def _held_out_density(model: Model, panel: Panel) -> float:
     if context.any():
         lengths = np.add.reduceat(context, panel.offsets[:-1], dtype=np.int64)
         columns = panel.continuous[context], panel.categorical[context]
-        sizes = panel.n_categories
-        before = Panel.from_arrays(*columns, lengths[lengths > 0], n_categories=sizes)
+        times, sizes = panel.times, panel.n_categories
+        before = Panel.from_arrays(
+            *columns,
+            lengths[lengths > 0],
+            times=None if times is None else times[context],
+            n_categories=sizes,
+        )
         total -= float(model.log_likelihood(before).sum())
     return total / int((~context).sum())

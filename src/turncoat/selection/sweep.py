@@ -104,7 +104,8 @@ class Sweep:
         check_settings(self, {"n_resamples": n_resamples, "seed": seed}, _STABILITY_RULES)
         _check_split(transactions, split, self.anchoring)
         panels = SelectionPanels.build(transactions, split, self.features)
-        if changed := _describe_changes(self.identity, {**self.identity, **panels.digests}):
+        digests = panels.compute_digests(next(iter(self.models.values())))
+        if changed := _describe_changes(self.identity, {**self.identity, **digests}):
             found = f"these are not the transactions and the split of the sweep: {changed}"
             raise DataError(f"{found}. Give those of the sweep")
         column, choices = _find_column(self.features, self.proxy), []
@@ -300,7 +301,7 @@ def _describe_inputs(
         settings["encoder"] = FrozenEncoder.from_trained(encoder).digest
     identity = {
         "Turncoat": turncoat.__version__,
-        **panels.digests,
+        **panels.compute_digests(model),
         **{f"features {name}": value for name, value in features.get_params(deep=False).items()},
         "model": type(model).__name__,
         **{f"model {name}": value for name, value in settings.items()},
