@@ -27,21 +27,25 @@ def sweep_folders(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("preset", "schema", "file_format"),
+    ("preset", "schema", "file_format", "transitions"),
     [
-        ("handbook", "handbook", "csv"),
-        ("ieee-cis", "ieee-cis", "parquet"),
-        ("ieee-cis", "ieee-cis:card1+addr1+D1", "csv"),
+        ("handbook", "handbook", "csv", "continuous"),
+        ("ieee-cis", "ieee-cis", "parquet", "per-row"),
+        ("ieee-cis", "ieee-cis:card1+addr1+D1", "csv", "per-row"),
     ],
 )
-def test_simulate_fit_score_and_explain(turncoat, preset, schema, file_format, tmp_path):
+def test_simulate_fit_score_and_explain(
+    turncoat, preset, schema, file_format, transitions, tmp_path
+):
     n_rows = ROWS[preset]
     written = turncoat(
         f"simulate {preset} --rows {n_rows} --seed 0 --format {file_format} --out data"
     ).stdout.split()
     assert all((tmp_path / name).is_file() for name in written)
-    shown = turncoat(f"fit data --config {schema} --out detector {QUICK}").stdout
+    options = f"{QUICK} --transitions {transitions}"
+    shown = turncoat(f"fit data --config {schema} --out detector {options}").stdout
     assert "calibration part, filtered, held out" in shown
+    assert load(tmp_path / "detector").model_.transitions == transitions
     summary = json.loads(turncoat("score detector data --out scores.parquet --json").stdout)
     scores = pl.read_parquet(tmp_path / "scores.parquet")
     assert (summary["transactions"], summary["mode"]) == (n_rows, "filtered")
@@ -175,10 +179,11 @@ def test_anchored_sweep_with_a_json_summary(turncoat, tmp_path):
     summary = json.loads(
         turncoat(
             "fit data --config handbook --out detector --supervision anchored --fraud-states 2 "
-            "--states auto --restarts 1 --max-iterations 3 --json"
+            "--states auto --restarts 1 --max-iterations 3 --transitions continuous --json"
         ).stdout
     )
     detector = load(tmp_path / "detector")
+    assert detector.model_.transitions == "continuous"
     n_states = detector.model_.n_states
     assert (detector.supervision, detector.n_fraud_states) == ("anchored", 2)
     assert summary["states"] == summary["chosen"]["by_eligibility"] == n_states

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.scoring.detectors import data_of, detector, time_split
 from turncoat.evaluation.metrics import ScoredLabels
-from turncoat.evaluation.regimes import measure_tier
+from turncoat.evaluation.regimes import describe_regimes, measure_tier
+from turncoat.features.split_panels import build_split_panel
 
 
 def scored(n_customers: int = 300, seed: int = 0, frauds: bool = True) -> ScoredLabels:
@@ -66,3 +68,15 @@ def test_without_fraud_there_is_no_enrichment() -> None:
         None,
     )
     assert row.occupancy > 0
+
+
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
+def test_regimes_stay_with_the_diagonal_of_the_transition_matrix(transitions: str) -> None:
+    made, transactions = detector(transitions=transitions), data_of("shop").transactions
+    parts = transactions, time_split(transactions), "calibration"
+    table = describe_regimes("made", made, build_split_panel(made.features_, *parts)[0], 0.0)
+    matrix = np.array(table.transition_matrix)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1.0)
+    np.testing.assert_allclose(np.diag(matrix), [row.stickiness for row in table.rows])
+    is_fitted = np.allclose(matrix, made.model_.params_.transition_matrix)
+    assert is_fitted == (transitions == "per-row")

@@ -156,11 +156,15 @@ def test_no_score_depends_on_later_transactions() -> None:
     np.testing.assert_array_equal(found, whole)
 
 
-def test_known_labels_act_as_live_ones() -> None:
+@pytest.mark.parametrize("transitions", ["per-row", "continuous"])
+def test_known_labels_act_as_live_ones(transitions: str) -> None:
+    """In continuous time the record has an episode, and a time if the features keep none."""
     data, own_facts = data_of("shop"), [name for name in FEW if "counterparty" not in name]
-    transactions = data.transactions
-    features, model = Features(min_count=4, include=own_facts), model_of("expected-log")
-    fitted = Detector(features, model, kind="ranker", trees=TREES)
+    transactions, features = data.transactions, Features(min_count=4, include=own_facts)
+    if transitions == "continuous":
+        features = Features("processed", min_count=4)
+    model = model_of("expected-log", transitions=transitions)
+    fitted = Detector(features, model, kind="hybrid", trees=TREES)
     fitted.fit(transactions, time_split(transactions))
     made = fitted._replace_calibration(replace(fitted.calibration_, episodes=CHAIN))
     longest = int(np.diff(transactions.offsets).argmax())

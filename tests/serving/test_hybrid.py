@@ -97,9 +97,13 @@ def split_customers() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("label", [0, 1])
-def test_labels_condition_what_the_trees_see_of_the_path(tmp_path: Path, label: int) -> None:
-    made = tree_detector("hybrid", "anchored")
+@pytest.mark.parametrize(
+    ("label", "transitions"), [(0, "per-row"), (1, "per-row"), (1, "continuous")]
+)
+def test_labels_condition_what_the_trees_see_of_the_path(
+    tmp_path: Path, label: int, transitions: str
+) -> None:
+    made = tree_detector("hybrid", "anchored", transitions)
     made.save(tmp_path / "detector")
     effects, customers = [], split_customers()
     with client(tmp_path / "detector") as api:

@@ -38,11 +38,33 @@ from turncoat.serving.updater import BeliefUpdater, LateTransactionError, Update
 
 replace = msgspec.structs.replace
 
+PER_ROW: dict[str, str] = {}
+CONTINUOUS = {"transitions": "continuous"}
+WITHOUT_HISTORY = {**CONTINUOUS, "features": "processed"}  # the record stores the time itself
+chains = pytest.mark.parametrize(
+    "chain",
+    [PER_ROW, CONTINUOUS, WITHOUT_HISTORY],
+    ids=["per row", "continuous", "continuous without history"],
+)
+files = pytest.mark.parametrize(
+    ("name", "chain"),
+    [
+        ("shop", PER_ROW),
+        ("handbook", PER_ROW),
+        ("ieee", PER_ROW),
+        ("shop", WITHOUT_HISTORY),
+        ("handbook", CONTINUOUS),
+    ],
+)
 
-@pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
+
+@files
 @pytest.mark.parametrize("size", [1, 7, 200])
-def test_any_batch_size_gives_the_scores_of_the_library(name: str, size: int) -> None:
-    made, some = detector(name), transactions_of(name, 200)
+def test_any_batch_size_gives_the_scores_of_the_library(
+    name: str, chain: dict[str, str], size: int
+) -> None:
+    made = detector(name, **chain)
+    some = transactions_of(name, 200, made)
     store = MemoryStore()
     answers = process(made, [some[i : i + size] for i in range(0, len(some), size)], store)
     scores, states = score_by_hand(made, some)
@@ -58,12 +80,18 @@ def test_any_batch_size_gives_the_scores_of_the_library(name: str, size: int) ->
     assert {one["belief_source"] for one in answers} == {"new", "stored"}
 
 
-@pytest.mark.parametrize("late", ["keep", "apply"])
+@pytest.mark.parametrize(
+    ("late", "chain"),
+    [("keep", PER_ROW), ("apply", PER_ROW), ("keep", CONTINUOUS), ("apply", WITHOUT_HISTORY)],
+)
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_a_batch_equals_single_requests(late: str, data: st.DataObject) -> None:
+def test_a_batch_equals_single_requests(
+    late: str, chain: dict[str, str], data: st.DataObject
+) -> None:
     """In any order, with late transactions, duplicates and known frauds."""
-    made, some = detector("shop"), transactions_of("shop", 60)
+    made = detector("shop", **chain)
+    some = transactions_of("shop", 60, made)
     busy = [one for one in some if one.customer in {"c1", "c2", "c3", "c4"}]
     mixed = data.draw(st.lists(st.sampled_from(busy), min_size=2, max_size=25))
     frauds = data.draw(st.sets(st.sampled_from([one.id for one in busy]), max_size=4))
@@ -76,9 +104,9 @@ def test_a_batch_equals_single_requests(late: str, data: st.DataObject) -> None:
     assert read_records(stores[0]) == read_records(stores[1])
 
 
-@pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
-def test_a_replay_equals_filtered_batch_scores(name: str) -> None:
-    made, whole = detector(name), data_of(name).transactions
+@files
+def test_a_replay_equals_filtered_batch_scores(name: str, chain: dict[str, str]) -> None:
+    made, whole = detector(name, **chain), data_of(name).transactions
 
     async def go() -> np.ndarray:
         found = np.full(whole.n_rows, np.nan)
@@ -214,9 +242,12 @@ def test_many_transactions_of_one_instant_are_told_apart() -> None:
 # --- late
 
 
-def test_a_late_transaction_is_scored_with_the_belief_of_its_time_and_changes_nothing() -> None:
-    made = detector("shop")
-    some = [one for one in transactions_of("shop") if one.customer == "c2"][:12]
+@chains
+def test_a_late_transaction_is_scored_with_the_belief_of_its_time_and_changes_nothing(
+    chain: dict[str, str],
+) -> None:
+    made = detector("shop", **chain)
+    some = [one for one in transactions_of("shop", made=made) if one.customer == "c2"][:12]
     scores, _ = score_by_hand(made, some)
     for held_back in (0, 3, 7, 10):
         rest = [one for i, one in enumerate(some) if i != held_back]
@@ -229,7 +260,7 @@ def test_a_late_transaction_is_scored_with_the_belief_of_its_time_and_changes_no
                 assert late["belief_source"] == ("new" if held_back == 0 else "logged")
                 assert late["n_seen"] == held_back + 1
                 alone, _ = score_by_hand(made, some[: held_back + 1])
-                if some[held_back].counterparties == (None,):
+                if some[held_back].counterparties in ((None,), ()):
                     assert (
                         late["belief"] == list(alone[-1].belief) == list(scores[held_back].belief)
                     )
@@ -312,9 +343,10 @@ def test_a_late_transaction_does_not_see_the_counterpartys_future() -> None:
     ]
 
 
-def test_late_transactions_can_be_applied_or_refused() -> None:
-    made = detector("shop")
-    some = [one for one in transactions_of("shop") if one.customer == "c3"][:6]
+@chains
+def test_late_transactions_can_be_applied_or_refused(chain: dict[str, str]) -> None:
+    made = detector("shop", **chain)
+    some = [one for one in transactions_of("shop", made=made) if one.customer == "c3"][:6]
     mixed = [some[0], some[2], some[1], *some[3:]]
     store = MemoryStore()
     applied = process(made, [mixed], store, late="apply")
@@ -342,8 +374,9 @@ def test_late_transactions_can_be_applied_or_refused() -> None:
 # --- other models
 
 
-def test_a_belief_of_another_model_is_rebuilt_or_restarted() -> None:
-    old, new = detector("ieee"), detector("ieee", "point")
+@chains
+def test_a_belief_of_another_model_is_rebuilt_or_restarted(chain: dict[str, str]) -> None:
+    old, new = detector("ieee"), detector("ieee", "point", **chain)
     some = transactions_of("ieee", 150)
     store = MemoryStore()
     process(old, [some[:-20]], store)
@@ -384,8 +417,9 @@ def test_a_counterparty_is_rebuilt_exactly() -> None:
     assert read_records(store)[key].state == read_records(fresh)[key].state
 
 
-def test_a_rebuild_includes_labels() -> None:
-    old, new = detector("shop"), detector("shop", "point")
+@pytest.mark.parametrize("chain", [PER_ROW, CONTINUOUS], ids=["per row", "continuous"])
+def test_a_rebuild_includes_labels(chain: dict[str, str]) -> None:
+    old, new = detector("shop"), detector("shop", "point", **chain)
     some = [
         one
         for one in transactions_of("shop")

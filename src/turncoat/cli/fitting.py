@@ -29,15 +29,8 @@ ENCODER_HEAD = "encoder-head"
 NEURAL_OPTIONS = "latent_dim", "max_epochs", "class_weighting", "activation", "device"
 MODEL_OPTIONS = (
     *("states", "tier", "features", "supervision", "fraud_states", "emission", "transitions"),
-    *(
-        "ranker",
-        "temperature",
-        "restarts",
-        "max_iterations",
-        "include",
-        "dropout_draws",
-        *NEURAL_OPTIONS,
-    ),
+    *("ranker", "temperature", "restarts", "max_iterations", "include"),
+    *("dropout_draws", *NEURAL_OPTIONS),
 )
 
 Tier = Literal["baum-welch", "variational", "neural"]
