@@ -139,8 +139,8 @@ def fit(
             raise ConfigError(f"{problem}. Leave one of them out")
     kind = kind or "regimes"
     model = _build_model(context, 2 if states == AUTO else parse_count("--states", states))
-    options = {"n_restarts": restarts, "max_iter": max_iterations, "transitions": transitions}
-    model.set_params(**options, random_state=seed)
+    efforts = {"n_restarts": restarts, "max_iter": max_iterations}
+    model.set_params(**efforts, transitions=transitions, random_state=seed)
     names = include.split(",") if include else None
     detector = Detector(
         Features(features, label_delay_days=label_delay_days, include=names),

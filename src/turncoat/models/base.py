@@ -183,8 +183,8 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     def average_transitions(self, panel: Panel) -> Array:
         """Return P(state of the next row | state of a row) [K, K], on average over a panel.
 
-        With ``transitions="continuous"`` each state has the gaps after its own rows (filtered);
-        if no row of the panel has a next one, the matrix is the one over an hour.
+        With ``transitions="continuous"`` a state counts the gaps after its own rows, by filtered
+        probabilities. If no row has a next one, the matrix is the one over an hour.
         """
         params = self._get_params()
         generator, k = get_generator(params), params.n_states

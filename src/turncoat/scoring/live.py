@@ -57,7 +57,7 @@ class UnpackedState(NamedTuple):
     n_seen: int  # transactions of the customer
     belief: Array | None  # [K]; None for a new customer
     episode: Array  # [4] of the chain of episodes; empty without one
-    last_time: Array  # [1] of the latest transaction; empty unless `LiveScorer.stores_times`
+    own_time: Array  # [1] of the latest transaction; empty unless `LiveScorer.stores_times`
     features: FeatureState
 
 
@@ -75,7 +75,7 @@ class FilterSteps(NamedTuple):
     causes: Array | None = None  # [N, C]; None without two-sided chains
     times: Array | None = None  # [N] seconds; only reasons of causes need them and the next
     counterparties: Sequence[tuple[str | None, ...]] = ()  # [N] values of their columns
-    gaps_s: Array | None = None  # [N] since the customer's previous transaction; None as in a path
+    gaps_s: Array | None = None  # [N] as in `BeliefPath`
 
     @property
     def path(self) -> BeliefPath:
@@ -123,15 +123,14 @@ class LiveScorer:
         """
         n_counterparties = len(self.features.plan.counterparties)
         links = np.full((len(rows), 1 + n_counterparties), -1) if previous is None else previous
-        n_seen, stored, is_known, episodes, last_times, records = self._unpack(states)
-        after, cells, codes, causes, known_times = self.features.step_batch(
-            records, rows, labels, links
-        )
+        n_seen, stored, is_known, episodes, own_times, records = self._unpack(states)
+        stepped_features = self.features.step_batch(records, rows, labels, links)
+        after, cells, codes, causes, last_times = stepped_features
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
         times, gaps_s = np.array([row.time for row in rows]), None
         if self.model.transitions == "continuous":
-            latest = last_times[:, 0] if known_times is None else known_times
-            gaps_s = _advance_times(latest, is_known, customers, times)
+            last_times = own_times[:, 0] if last_times is None else last_times
+            gaps_s = _advance_times(last_times, is_known, customers, times)
         stepped = self.model.step_batch(stored, is_known, cells, codes, customers, gaps_s)
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
@@ -144,7 +143,7 @@ class LiveScorer:
         if scores is not None and chain is not None:
             known = episodes, is_known, customers, times
             scores = advance_episodes(*known, scores, chain.rates)
-        packed = self._pack(stepped[2], n_seen, episodes, last_times, after)
+        packed = self._pack(stepped[2], n_seen, episodes, own_times, after)
         return steps._replace(states=packed, ranker_scores=scores)
 
     def score_steps(
@@ -308,7 +307,7 @@ class LiveScorer:
     ) -> tuple[list[int], Array, Array, Array, Array, list[FeatureState]]:
         """Of N states: transactions seen, beliefs [N, K], whether there is one, then the rest.
 
-        The rest is episodes [N, 4] (or [N, 0] without a chain of them), last times [N, 1] (or
+        The rest is episodes [N, 4] (or [N, 0] without a chain of them), own times [N, 1] (or
         [N, 0], see `stores_times`) and features.
         """
         n_states = self.calibration.n_states
@@ -336,7 +335,7 @@ class LiveScorer:
 
     def _pack_one(self, held: UnpackedState) -> DetectorState:
         assert held.belief is not None
-        parts = held.belief[None], [held.n_seen], held.episode[None], held.last_time[None]
+        parts = held.belief[None], [held.n_seen], held.episode[None], held.own_time[None]
         return self._pack(*parts, [held.features])[0]
 
     def _pack(
@@ -344,11 +343,11 @@ class LiveScorer:
         beliefs: Array,
         n_seen: Sequence[int],
         episodes: Array,
-        last_times: Array,
+        own_times: Array,
         features: Sequence[FeatureState],
     ) -> list[DetectorState]:
         digest, k = bytes.fromhex(self.digest), beliefs.shape[1]
-        numbers = np.hstack([beliefs, episodes, last_times])
+        numbers = np.hstack([beliefs, episodes, own_times])
         data, size = numbers.tobytes(), 8 * numbers.shape[1]
         states = []
         for i, (n, (customer, counterparties)) in enumerate(zip(n_seen, features, strict=True)):
