@@ -27,9 +27,9 @@ from turncoat.evaluation.protocols import TEST, TRAIN, Fold
 from turncoat.features import Features
 from turncoat.features.split_panels import select_visible
 from turncoat.models.boosting import BoostedTrees
-from turncoat.models.tuning import DEFAULT_PARAMS
 from turncoat.models.variational import VariationalHMM
 from turncoat.scoring import Detector
+from turncoat.scoring.chain_fitting import learn_causes
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MODELS = ("chains", "chains+trees", "XGBoost", "XGBoost without run facts")
@@ -55,20 +55,21 @@ def score_models(
     """Test scores by model."""
     found, features = {}, Features(label_delay_days=delay_days)
     visible, places = select_visible(data, split, TEST)
+    fitted = features.fit(data.take(split.fit))
+    causes = learn_causes(fitted, data, split, seed, with_trees=True)
     for kind in MODELS[:2]:
         hmm = VariationalHMM(2, n_restarts=1, max_iter=20, progress=False, random_state=seed)
         detector = Detector(features, hmm, kind=kind, trees=BoostedTrees(n_trials=1))
-        found[kind] = detector.fit(data, split).score(visible).probability[places]
-    names = sum(features.fit(data.take(split.fit)).feature_names, ())
+        detector.fit(data, split, causes)
+        found[kind] = detector.score(visible).probability[places]
+    names = sum(fitted.feature_names, ())
     kept = [name for name in names if not name.endswith(RUN_FACTS)]
     for model, include in zip(MODELS[2:], (None, kept), strict=True):
         own = Features(label_delay_days=delay_days, include=include)
         fold = Fold.fit(data, split, own)
         rows = fold.training_rows(fold.columns[TRAIN])
-        trees = BoostedTrees(n_trials=1)
-        best = trees.search(rows, seed)
-        fitted = BoostedTrees(params={**DEFAULT_PARAMS, **best.params}).fit(rows, seed)
-        found[model] = fitted.score(fold.columns[TEST])
+        fitted_trees = BoostedTrees(n_trials=1).fit(rows, seed)
+        found[model] = fitted_trees.score(fold.columns[TEST])
     return found
 
 

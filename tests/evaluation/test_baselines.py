@@ -15,7 +15,7 @@ from tests.evaluation.samples import make_training_rows
 from turncoat import BundleError, ConfigError, DataError
 from turncoat.evaluation.baselines import DesignEncoder, IsolationForestBaseline, LogisticBaseline
 from turncoat.models.boosting import BoostedTrees, FittedTrees
-from turncoat.models.tuning import DEFAULT_PARAMS, Trial, load_trials
+from turncoat.models.tuning import DEFAULT_PARAMS, Trial, load_trials, validate_params
 
 SIZES = (3, 4)
 BASELINES = {
@@ -134,6 +134,17 @@ def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
     assert params != DEFAULT_PARAMS
     assert given.trial == Trial(params)  # without a value, since nothing was searched
     np.testing.assert_array_equal(given.score(rows.columns), found.score(rows.columns))
+
+
+def test_a_search_on_some_rows_finds_the_rounds_that_all_rows_need() -> None:
+    rows = make_training_rows(1500)
+    trees = BoostedTrees(n_trials=2, search_rows=300, n_threads=1)
+    searched, fitted = trees.search(rows, 2), trees.fit(rows, 2)
+    n_rounds, _ = validate_params(searched.params, rows, 2, 1)
+    assert fitted.trial.params == {**searched.params, "n_estimators": n_rounds}
+    assert n_rounds != searched.params["n_estimators"]
+    whole = BoostedTrees(n_trials=2, search_rows=1500, n_threads=1)
+    assert whole.fit(rows, 2).trial == whole.search(rows, 2)
 
 
 def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:

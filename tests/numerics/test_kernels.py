@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -487,3 +488,15 @@ def test_plan_covers_every_sequence_once() -> None:
     assert plan.chunks[-1] == len(plan.groups) - 1
     assert (np.diff(plan.chunks) > 0).all()
     assert plan.longest == np.diff(offsets[plan.groups]).max()
+
+
+@pytest.mark.parametrize("lengths", [[5], [3000, 1, 2, 5000, 700], [40] * 2000])
+def test_parts_are_whole_sequences_in_order(lengths, monkeypatch):
+    offsets = np.append(0, np.cumsum(lengths)) + 7
+    for n_threads in (1, 3):
+        monkeypatch.setattr(engine, "available_threads", lambda n=n_threads: n)
+        parts = engine.map_parts(offsets, lambda part: part)
+        np.testing.assert_array_equal(np.concatenate([[7], *(part[1:] for part in parts)]), offsets)
+        assert all(one[-1] == other[0] for one, other in pairwise(parts))
+        assert len(parts) == min(len(lengths), len(parts)) <= 2 * 32
+    assert (len(parts) > 1) == (sum(lengths) > 1024)

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from tests.scoring.chains import AMOUNT, BUSY, TERMINAL, payments, with_labels
+from tests.scoring.chains import AMOUNT, BUSY, TERMINAL, chains_detector, payments, with_labels
+from tests.scoring.detectors import time_split
 from turncoat import DataError
 from turncoat.data.reading import read
 from turncoat.data.simulators.handbook import FraudProcess, simulate_handbook
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.features.chains import Chains, find_compromises, pack_chains
-from turncoat.scoring.chain_fitting import FittedCauses, combine_causes, fit_causes
+from turncoat.scoring.chain_fitting import FittedCauses, combine_causes, fit_causes, learn_causes
 
 NO_TERMINALS = FraudProcess(terminal_hazard_per_day=0, customer_hazard_per_day=4e-3)
 NO_CUSTOMERS = FraudProcess(terminal_hazard_per_day=2e-3, customer_hazard_per_day=0)
@@ -232,3 +234,17 @@ def test_risks_of_independent_causes_combine() -> None:
     risks = np.array([0.0, 0.5, 1.0]), np.array([0.2, 0.5, 0.3])
     np.testing.assert_allclose(combine_causes(*risks), [0.2, 0.75, 1.0])
     np.testing.assert_allclose(combine_causes(risks[1]), risks[1])
+
+
+def test_a_detector_with_learnt_causes_is_the_one_that_learns_them() -> None:
+    transactions = payments().transactions
+    split = time_split(transactions)
+    expected = chains_detector("chains+trees")
+    features = Features(min_count=4).fit(transactions.take(split.fit))
+    seed = expected.model_.random_state
+    causes = learn_causes(features, transactions, split, seed, with_trees=True)
+    for kind in ("chains", "chains+trees"):
+        expected = chains_detector(kind)
+        given = clone(expected).fit(transactions, split, causes)
+        found = given.score(transactions).probability
+        np.testing.assert_array_equal(found, expected.score(transactions).probability)
