@@ -248,15 +248,16 @@ def _condition_on_labels(probs: Array, labels: Array) -> Array:
     """P(state | row, label) [N, K] at the rates that make the labels likeliest (EM)."""
     overall = (labels.sum() + BETA_PRIOR) / (len(labels) + 2 * BETA_PRIOR)
     rates = np.full(probs.shape[1], overall)
-    is_fraud = labels[:, None] == 1
+    fraud, genuine = probs[labels == 1], probs[labels != 1]
     for _ in range(_MAX_EM_STEPS):
-        shares = probs * np.where(is_fraud, rates, 1.0 - rates)
-        shares /= shares.sum(axis=1, keepdims=True)
-        found = _shrink(shares[labels == 1].sum(axis=0), shares.sum(axis=0), overall)
-        step, rates = float(np.abs(found - rates).max()), found
-        if step < _MIN_EM_STEP:
+        used, others = rates, 1.0 - rates
+        frauds = used * ((1.0 / (fraud @ used)) @ fraud)
+        mass = frauds + others * ((1.0 / (genuine @ others)) @ genuine)
+        rates = _shrink(frauds, mass, overall)
+        if float(np.abs(rates - used).max()) < _MIN_EM_STEP:
             break
-    return shares
+    shares = probs * np.where(labels[:, None] == 1, used, 1.0 - used)
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 def _weigh_likelihood(
