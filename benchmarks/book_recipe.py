@@ -3,8 +3,8 @@
 Its fifteen features, one week of training, one week of label delay, one week of test. Depth, number
 of trees and learning rate are chosen from the book's grid by mean average precision on the four
 weeks before the first test week, each with its own training week. Test rows are those of the
-`handbook` protocol, so that `python -m benchmarks.quality` is evaluated on the same rows. A stopped
-run is resumed.
+`handbook` protocol, so that `python -m benchmarks.champion` is evaluated on the same rows. A
+stopped run is resumed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from turncoat.arrays import Array
 from turncoat.data import Transactions, read
 from turncoat.evaluation.metrics import ScoredLabels, measure
 from turncoat.evaluation.protocols import SplitProtocol
-from turncoat.evaluation.results import Results, load_results
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TEST_WEEKS = VALIDATION_WEEKS = 4
@@ -42,7 +41,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hist, fitted base score": {"tree_method": "hist"},
 }
 CARDS = {"book": "Cards known to be compromised removed", "all": "All cards"}
-OURS = ("XGBoost", "hybrid", "regime-calibrated XGBoost")
 
 Figures = dict[str, dict[str, dict[str, float]]]  # by cards, setting and metric
 
@@ -79,17 +77,13 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path("book_recipe"), help="where figures of weeks are kept"
     )
-    parser.add_argument(
-        "--ours", type=Path, metavar="FILE", help="`book.json` of benchmarks.quality, to compare"
-    )
     options = parse_with_data(parser)
     transactions = read(options.data, "handbook")
     digest = hashlib.sha256(options.data.read_bytes()).hexdigest()
     weeks = list_weeks(transactions)
     figures = run(transactions, weeks, options.folder / digest[:12], Console(stderr=True))
     outcomes = [choose(figures, cards, variant) for cards in CARDS for variant in VARIANTS]
-    ours = None if options.ours is None else load_results(options.ours)
-    text = build_page(outcomes, weeks, ours)
+    text = build_page(outcomes, weeks)
     (RESULTS / "book_recipe.md").write_text(text)
     document = {
         "data": {"rows": transactions.n_rows, "sha256": digest},
@@ -202,7 +196,7 @@ def list_by_setting(figures: dict[str, list[Figures]], cards: str) -> dict[str, 
     }
 
 
-def build_page(outcomes: list[Outcome], weeks: list[Week], ours: Results | None) -> str:
+def build_page(outcomes: list[Outcome], weeks: list[Week]) -> str:
     """The tables, in Markdown."""
     first, last = weeks[VALIDATION_WEEKS].first_day, weeks[-1].first_day + 6
     lines = [
@@ -213,7 +207,7 @@ def build_page(outcomes: list[Outcome], weeks: list[Week], ours: Results | None)
         "",
         f"Test weeks: {_format_day(first)} to {_format_day(last)}. The published figures are of "
         "July 18 to August 14, 2018. ± is the standard deviation over the four weeks. Our models "
-        "on the same rows are in [quality.md](quality.md).",
+        "on the same rows are in [champion.md](champion.md).",
         "",
         'When the book was written, XGBoost searched all cuts of such data ("exact") and started '
         'from the prediction 0.5. "hist" cuts at 256 quantiles, the default today. A fitted base '
@@ -221,12 +215,12 @@ def build_page(outcomes: list[Outcome], weeks: list[Week], ours: Results | None)
     ]
     for cards, title in CARDS.items():
         own = [outcome for outcome in outcomes if outcome.cards == cards]
-        lines += ["", f"## {title}", "", *_format_results(own, ours if cards == "book" else None)]
+        lines += ["", f"## {title}", "", *_format_results(own)]
         lines += ["", *_format_weeks(own, weeks[VALIDATION_WEEKS:])]
     return "\n".join([*lines, ""])
 
 
-def _format_results(outcomes: list[Outcome], ours: Results | None) -> list[str]:
+def _format_results(outcomes: list[Outcome]) -> list[str]:
     lines = [
         "| | AUROC | average precision | card precision@100 | chosen setting "
         "| average precision, best setting in hindsight |",
@@ -236,11 +230,6 @@ def _format_results(outcomes: list[Outcome], ours: Results | None) -> list[str]:
         cells = [f"{one.mean(metric):.3f} ± {one.std(metric):.3f}" for metric in SHOWN]
         about = f"{one.setting} | {one.best_in_hindsight:.3f}"
         lines.append(f"| book's recipe, {one.variant} | {' | '.join(cells)} | {about} |")
-    for candidate in () if ours is None else ours.candidates:
-        if candidate.name in OURS:
-            values = [candidate.metrics[metric].value for metric in SHOWN]
-            cells = ["" if value is None else f"{value:.3f}" for value in values]
-            lines.append(f"| ours: {candidate.name} | {' | '.join(cells)} | | |")
     if outcomes[0].cards == "book":
         cells = [f"{PUBLISHED[metric]:.3f}" for metric in SHOWN]
         lines.append(f"| *XGBoost, published, other weeks* | {' | '.join(cells)} | | |")

@@ -146,7 +146,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Figures of a data set: means over folds, intervals by customer."""
     columns: dict[str, list[ScoredLabels]] = {model: [] for model in (*data_set.models, PLAIN)}
-    in_book: list[ScoredLabels] = []
+    in_book: dict[str, list[ScoredLabels]] = {model: [] for model in columns}
     for place, ((data, split), found) in enumerate(zip(data_set.parts, folds, strict=True)):
         part = data.take(split.test)
         days = np.floor(part.times / DAY).astype(np.int64)
@@ -155,10 +155,9 @@ def evaluate(
         scores[PLAIN] = found["XGBoost"]["plain"]
         for model, own in scores.items():
             columns[model].append(ScoredLabels(own, *rows))
-        if data_set.of_book is not None:
-            kept = data_set.of_book[place]
-            one = scores["champion"][kept], *(row[kept] for row in rows)
-            in_book.append(ScoredLabels(*one))
+            if data_set.of_book is not None:
+                kept = data_set.of_book[place]
+                in_book[model].append(ScoredLabels(own[kept], *(row[kept] for row in rows)))
     resamples = bootstrap(columns, "customer", seed=seed)
     figures = {model: average(scored) for model, scored in columns.items()}
     differences = {
@@ -173,7 +172,9 @@ def evaluate(
         "test_rows": sum(len(one) for one in columns["champion"]),
         "frauds": sum(one.n_frauds for one in columns["champion"]),
         "models": figures,
-        "champion_without_compromised_cards": average(in_book) if in_book else None,
+        "without_compromised_cards": {
+            model: average(scored) for model, scored in in_book.items() if scored
+        },
         "chosen": [str(found["champion"]["chosen"]) for found in folds],
         "seconds": {
             model: float(np.mean([found[model]["seconds"] for found in folds]))
@@ -222,18 +223,30 @@ def build_page(found: list[dict[str, Any]], n_trials: int) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     for one in found:
-        for name in MORE_MODELS:
-            if name in one["models"]:
-                figures = {"average_precision": ".4f", "auroc": ".3f", "log_loss": ".4f"}
-                values = _join(one["models"][name], **figures, ece_mass=".4f")
-                about = f"{one['name']}, {name} alone, AP / AUROC / log loss / ECE"
-                lines += ["", f"{about}: {values} ({one['seconds'][name]:.0f} s)."]
-        book = one["champion_without_compromised_cards"]
-        if book is not None:
-            values = _join(book, average_precision=".4f", card_precision_100=".3f", auroc=".3f")
-            text = "compromised cards removed as in the book, champion's AP / card precision@100"
-            lines += ["", f"{one['name']}, {text} / AUROC: {values}."]
+        if one["without_compromised_cards"]:
+            lines += ["", f"## {one['name']}", "", *_format_models(one)]
     return "\n".join([*lines, ""])
+
+
+def _format_models(one: dict[str, Any]) -> list[str]:
+    """Every model of a data set, with all cards and without compromised ones."""
+    titles = ("AP", "AUROC", "log loss", "ECE", "card precision@100", "AP", "AUROC")
+    lines = [
+        "The first four columns are of all cards; the last three of those that the Handbook's",
+        "protocol keeps, which removes cards known to be compromised.",
+        "[The limit](handbook_limit.md) is what a filter reaches that is told the process.",
+        "",
+        f"| | {' | '.join(titles)} |",
+        "|---" * (len(titles) + 1) + "|",
+    ]
+    for model, figures in one["models"].items():
+        own = {"average_precision": ".4f", "auroc": ".3f", "log_loss": ".4f", "ece_mass": ".4f"}
+        kept = {"card_precision_100": ".3f", "average_precision": ".4f", "auroc": ".3f"}
+        cells = [format(figures[name], how) for name, how in own.items()]
+        in_book = one["without_compromised_cards"][model]
+        cells += [format(in_book[name], how) for name, how in kept.items()]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return lines
 
 
 def _join(figures: dict[str, float], **formats: str) -> str:
