@@ -37,7 +37,8 @@ _IS_DRAWS = rule.Rule("0 or a whole number of at least 2", lambda v: _COUNT.hold
 
 def latent_prior() -> Prior:
     """Return the published prior for latents: m0 = 0, kappa0 = 5, nu0 = S0 = latent_dim + 20."""
-    return Prior(mean_strength=5.0, dof=20.0, dof_per_column=1.0, scale=20.0, scale_per_column=1.0)
+    strengths = {"mean_strength": 5.0, "dof": 20.0, "dof_per_column": 1.0}
+    return Prior(**strengths, scale=20.0, scale_per_column=1.0, standardised=False)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -269,7 +270,7 @@ class NeuralVariationalHMM(VariationalHMM):
 
     def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
         params_type = self.params_types[self.transitions]
-        return VariationalBayes(self.prior or latent_prior(), len(columns.means), params_type)
+        return VariationalBayes.for_columns(self.prior or latent_prior(), columns, params_type)
 
     def _build_tables(
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
