@@ -197,3 +197,23 @@ def test_times_may_start_over_with_each_customer() -> None:
         CELLS, lengths=[3, 3], times=np.array([5, 6, 7, 1, 1, 2], dtype="datetime64[s]")
     )
     assert panel.times is not None
+
+
+def test_joined_panels_are_the_panel() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 9, 20)
+    n = int(lengths.sum())
+    cells, codes = rng.normal(size=(n, 2)), rng.integers(-1, 3, (n, 2))
+    cells[rng.random(cells.shape) < 0.1] = np.nan
+    rows = {"times": np.arange(n), "ids": np.arange(n), "labels": np.arange(n) % 2}
+    panel = Panel.from_arrays(cells, codes, lengths, customers=np.arange(20), **rows)
+    joined = Panel.join(list(panel))
+    names = ("continuous", "categorical", "offsets", "missing_cells", "missing_codes", "customers")
+    for name in (*names, *rows):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(panel, name), err_msg=name)
+        assert getattr(joined, name).dtype == getattr(panel, name).dtype
+    assert joined.n_categories == panel.n_categories
+    order = rng.permutation(20)
+    shuffled, expected = Panel.join([panel[int(u)] for u in order]), panel[order]
+    np.testing.assert_array_equal(shuffled.ids, expected.ids)
+    np.testing.assert_array_equal(shuffled.offsets, expected.offsets)

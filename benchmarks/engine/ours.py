@@ -51,7 +51,8 @@ def variational(workload: Workload, prior: VariationalPrior) -> VariationalHMM:
     """A variational model from the same prior and posterior start as hmmlearn's."""
     start = workload.start
     n_states = len(start.means)
-    ours = Prior(dof=prior.dof, scale=prior.scale, sticky=prior.sticky)
+    numbers = {"dof": prior.dof, "scale": prior.scale, "sticky": prior.sticky}
+    ours = Prior(**numbers, standardised=False)  # hmmlearn's is in the columns' units
     share = workload.n_rows / n_states
     dof = np.full(start.means.shape, prior.dof + share)
     init = VariationalParams(

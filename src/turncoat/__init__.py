@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError, TurncoatError
+from turncoat.errors import (
+    BundleError,
+    ConfigError,
+    DataError,
+    EmptyStateWarning,
+    NotFittedError,
+    TurncoatError,
+)
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import Posteriors
 from turncoat.models.baum_welch import BaumWelchHMM
@@ -44,4 +51,4 @@ __all__ += ["Detector", "DetectorState", "Panel", "load", "load_model"]
 __all__ += ["BaumWelchHMM", "Encoder", "NeuralVariationalHMM", "VariationalHMM"]
 __all__ += ["Anchors", "ContinuousHMMParams", "ContinuousVariationalParams", "HMMParams", "Prior"]
 __all__ += ["VariationalParams", "align_states"]
-__all__ += ["FitReport", "Posteriors", "RestartReport"]
+__all__ += ["EmptyStateWarning", "FitReport", "Posteriors", "RestartReport"]

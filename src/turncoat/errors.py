@@ -46,6 +46,10 @@ class ContentionError(StoreError):
     """Other writers keep changing the same records."""
 
 
+class EmptyStateWarning(UserWarning):
+    """A fit left states without rows."""
+
+
 def check_count(name: str, value: Any, minimum: int) -> None:
     """Raise `ConfigError` for anything but a whole number of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < minimum:

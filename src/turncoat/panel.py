@@ -19,6 +19,7 @@ _BLOCK_ROWS = 8192  # checked at once
 _NUMBER_VALUES = "Number the values of each column from 0"
 _SORT_ROWS = "sort the rows by customer and time"
 _ONE_TYPE = "must be of one type: all numbers, all dates or all text"
+_OPTIONAL = ("labels", "customers", "times", "ids", "causes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +139,25 @@ class Panel:
             which = np.arange(start, stop, step)
         return self._take_many(np.asarray(which))
 
+    @classmethod
+    def join(cls, panels: Sequence[Panel]) -> Panel:
+        """Return the sequences of several panels, in order, as one panel."""
+        first = panels[0]
+        for place, other in enumerate(panels):
+            other.check_columns(first.n_continuous, first.n_categories, "first panel")
+            for name in _OPTIONAL:
+                if (getattr(other, name) is None) != (getattr(first, name) is None):
+                    raise DataError(f"panel {place}: all panels must have `{name}`, or none")
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(one, name) for one in panels])
+            for name in ("continuous", "categorical", *_OPTIONAL)
+            if getattr(first, name) is not None
+        }
+        lengths = np.concatenate([one.lengths for one in panels])
+        for name in ("missing_cells", "missing_codes"):
+            joined[name] = np.any([getattr(one, name) for one in panels], axis=0)
+        return replace(first, **joined, offsets=np.concatenate([[0], np.cumsum(lengths)]))
+
     def take_columns(self, mask: Array) -> Panel:
         """Return the panel with some of its columns: a mask over continuous, then categorical."""
         cells, codes = np.split(mask, [self.n_continuous])
@@ -192,6 +212,9 @@ class Panel:
         return replace(self, **taken)
 
 
+PanelLike = Panel | Sequence[Panel] | ArrayLike
+
+
 def select_known(labels: Array, offsets: Array) -> tuple[Array, Array]:
     """Rows with a known label, and the offsets of the customers among these rows.
 
@@ -204,6 +227,29 @@ def select_known(labels: Array, offsets: Array) -> tuple[Array, Array]:
 def has_both_labels(labels: Array) -> bool:
     """Whether a fraud and a genuine transaction are known."""
     return bool((labels == 0).any() and (labels == 1).any())
+
+
+def as_panel(
+    rows: PanelLike,
+    lengths: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+) -> Panel:
+    """Return a panel as it is, panels as one, or a table [N, D] of continuous columns as a panel.
+
+    `lengths` or `groups` (a key per row) tell the sequences of a table, and `labels` its labels. A
+    panel knows its own; it ignores `groups`, since scikit-learn passes the groups of folds on.
+    """
+    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], Panel):
+        rows = Panel.join(rows)
+    if isinstance(rows, Panel):
+        if lengths is not None:
+            raise DataError("a Panel has its own sequences; leave out `lengths`")
+        return rows
+    if lengths is not None and groups is not None:
+        raise DataError("`lengths` and `groups` both tell the sequences; give one of them")
+    table: Any = rows
+    return Panel.from_arrays(table, lengths=lengths, customers=groups, labels=labels)
 
 
 def check_is_panel(panel: Any) -> None:

@@ -23,6 +23,7 @@ from turncoat import (
     ConfigError,
     ContinuousHMMParams,
     DataError,
+    EmptyStateWarning,
     HMMParams,
     NotFittedError,
     Panel,
@@ -306,6 +307,7 @@ def test_awkward_panels_give_finite_results(tier: Any, precision: str, name: str
     panel = replace(panel, times=977.0 * np.arange(panel.n_rows) ** 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", EmptyStateWarning)
         model = tier(3, precision=precision, **QUICK).fit(panel)
         assert_sound(model, panel)
     assert not model.fit_report_.decreases
@@ -318,16 +320,22 @@ def test_an_emptied_state_is_kept_finite_and_reported(tier: Any) -> None:
     panel = Panel.from_arrays(
         rng.normal(size=(100, 1)) * 0.01 + 10.0 * rng.integers(0, 2, (100, 1)), lengths=[10] * 10
     )
-    model = tier(6, n_restarts=1, max_iter=60, tol=0.0).fit(panel)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = tier(6, n_restarts=1, max_iter=60, tol=0.0).fit(panel)
     assert_sound(model, panel)
     occupancy = model.smooth(panel).probs.sum(axis=0)
-    assert set(model.fit_report_.empty_states) >= set(np.flatnonzero(occupancy < 0.5))
+    empty = model.fit_report_.empty_states
+    assert set(empty) >= set(np.flatnonzero(occupancy < 0.5))
+    assert [warning.category for warning in caught] == [EmptyStateWarning] * bool(empty)
+    assert not empty or f"states {', '.join(map(str, empty))} (" in str(caught[0].message)
 
 
 def test_a_state_no_row_can_reach_is_reported_empty() -> None:
     far = HMMParams([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0.0], [1e6]], [[1.0], [1.0]])
     panel = Panel.from_arrays(np.random.default_rng(0).normal(size=(50, 1)))
-    model = BaumWelchHMM(2, init=far, max_iter=5, tol=0.0).fit(panel)
+    with pytest.warns(EmptyStateWarning, match="empty states 1 "):
+        model = BaumWelchHMM(2, init=far, max_iter=5, tol=0.0).fit(panel)
     assert model.fit_report_.empty_states == (1,)
     assert_sound(model, panel)
 
@@ -496,13 +504,15 @@ def test_anchors_that_rule_out_every_path() -> None:
 
 @every_tier
 def test_things_of_the_wrong_kind_are_named(tier: Any, panel: Panel) -> None:
+    with pytest.raises(ConfigError, match="anchors must be Anchors"):
+        tier(2).fit(panel, anchors=np.zeros(panel.n_rows, int))
+    with pytest.raises(ConfigError, match=r"by name: fit\(panel, anchors=anchors\)"):
+        tier(2).fit(panel, Anchors([0], [[True, True]]))
+    model = tier(2, **QUICK).fit(panel)
     with pytest.raises(
         DataError, match=r"expected a Panel, found ndarray; make one with Panel\.from_arrays"
     ):
-        tier(2).fit(np.zeros((3, 2)))
-    with pytest.raises(ConfigError, match="anchors must be Anchors"):
-        tier(2).fit(panel, np.zeros(panel.n_rows, int))
-    model = tier(2, **QUICK).fit(panel)
+        model.filter(np.zeros((3, 2)))
     for lengths in ([], [0], [-1], [1.5]):
         with pytest.raises(DataError, match="whole numbers of at least 1"):
             model.sample(lengths)
@@ -586,6 +596,7 @@ def test_awkward_times_give_finite_results(tier: Any, precision: str, name: str)
     panel = replace(panel, times=AWKWARD_TIMES[name](panel.n_rows))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", EmptyStateWarning)
         model = tier(3, transitions="continuous", precision=precision, **QUICK).fit(panel)
         assert_sound(model, panel)
     assert not model.fit_report_.decreases
@@ -691,14 +702,15 @@ def test_bad_generators_are_named() -> None:
         Prior(hours=0.0)
 
 
+@every_tier
 @pytest.mark.parametrize("scale", [1e-7, 1.0, 1e7])
-def test_units_of_a_column_do_not_matter(scale: float) -> None:
+def test_units_of_a_column_do_not_matter(tier: Any, scale: float) -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
     panel = Panel.from_arrays(
         scale * (rng.normal(size=(400, 1)) + 6.0 * truth[:, None]), lengths=[20] * 20
     )
-    path = BaumWelchHMM(2).fit(panel).decode(panel)
+    path = tier(2).fit(panel).decode(panel)
     assert max((path == truth).mean(), (path != truth).mean()) > 0.98
 
 

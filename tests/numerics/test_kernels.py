@@ -194,6 +194,26 @@ def test_collect_weighted(name: str, precision: str) -> None:
     )
 
 
+@both_precisions
+@all_cases
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+def test_weights_of_sequences(name: str, precision: str, size: float) -> None:
+    """Multiplied statistics, whatever the size of the weights."""
+    problem, rng = draw(CASES[name], precision), np.random.default_rng(2)
+    obs = problem.observations
+    obs = obs._replace(weights=rng.uniform(0.1, 3.0, len(obs.offsets) - 1))
+    probs = rng.dirichlet(np.ones(CASES[name].n_states), len(problem.continuous))
+    weighted = obs._replace(weights=size * obs.weights), problem.tables
+    for fast, slow in (
+        (engine.collect(*weighted)[0], numpy_kernels.collect(obs, problem.tables)[0]),
+        (
+            engine.collect_weighted(*weighted, probs),
+            numpy_kernels.collect_weighted(obs, problem.tables, probs),
+        ),
+    ):
+        assert_same_sums(KernelSums(*(field / size for field in fast)), slow, precision)
+
+
 @all_cases
 def test_decode(name: str) -> None:
     problem = draw(CASES[name], "float64")

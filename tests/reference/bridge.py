@@ -103,6 +103,7 @@ def prior_of(hyper: Hyper) -> Prior:
         mean_strength=hyper.mean_strength,
         dof=hyper.dof,
         scale=hyper.scale,
+        standardised=False,
     )
 
 

@@ -103,10 +103,14 @@ def infer(
 def collect(
     obs: Observations, tables: KernelTables, n_threads: int = 1
 ) -> tuple[KernelSums, Array]:
-    """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
+    """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U].
+
+    The weights of sequences multiply the statistics.
+    """
     k = tables.n_states
     probs, log_likelihoods = infer(obs, tables, smoothed=True)
     sums = _row_sums(obs, tables, probs)
+    weights = _sequence_weights(obs)
     emissions, _ = _shifted_emissions(obs, tables)
     offsets = obs.offsets
     for u in range(len(offsets) - 1):
@@ -120,7 +124,7 @@ def collect(
                 + tables.log_transition[gaps[t], :k, :k]
                 + (part[t] + ahead[t])[None, :]
             )
-            sums.transitions[0, gaps[t], :k, :k] += np.exp(pair - total)
+            sums.transitions[0, gaps[t], :k, :k] += weights[u] * np.exp(pair - total)
     return sums, log_likelihoods
 
 
@@ -133,15 +137,21 @@ def collect_weighted(
     """
     k, offsets = tables.n_states, obs.offsets
     sums = _row_sums(obs, tables, probs)
+    weights = _sequence_weights(obs)
     for u in range(len(offsets) - 1):
         part = probs[offsets[u] : offsets[u + 1]]
-        sums.transitions[0, 0, :k, :k] += part[:-1].T @ part[1:]
+        sums.transitions[0, 0, :k, :k] += weights[u] * part[:-1].T @ part[1:]
     return sums
+
+
+def _sequence_weights(obs: Observations) -> Array:
+    return obs.weights if obs.weights.size else np.ones(len(obs.offsets) - 1)
 
 
 def _row_sums(obs: Observations, tables: KernelTables, probs: Array) -> KernelSums:
     """All statistics but the transitions."""
     k, d = tables.n_states, obs.continuous.shape[1]
+    probs = probs * np.repeat(_sequence_weights(obs), np.diff(obs.offsets))[:, None]
     sums = zero_sums(tables, 1)
     x = np.nan_to_num(_shifted_cells(obs, tables), nan=0.0)
     sums.initial[0, :k] = probs[obs.offsets[:-1]].sum(axis=0)

@@ -36,6 +36,7 @@ from .enumeration import log as log0
 from .evidence import Hyper, total_kl, update
 from .problems import Problem, random_factors, random_problem, stack
 
+pytestmark = pytest.mark.filterwarnings("ignore::turncoat.EmptyStateWarning")
 SHAPES: dict[str, dict[str, Any]] = {
     "mixed": {"n_continuous": 2, "n_categories": (2, 4)},
     "missing": {"n_continuous": 2, "n_categories": (2, 3), "missing": 0.3},
@@ -260,7 +261,7 @@ def test_one_variational_step_equals_the_enumerated_one(
     k, columns = problem.n_states, problem.continuous.shape[1]
     q = random_factors(seed, k, columns, problem.n_categories)
     options = {**QUIET, "precision": precision, "max_iter": 2, "tol": 0.0}
-    prior = Prior(jumps=0.7, hours=3.0)
+    prior = Prior(jumps=0.7, hours=3.0, standardised=False)
     start = ContinuousVariationalParams(**posterior_of(q).__dict__)
     model = VariationalHMM(k, init=start, transitions="continuous", prior=prior, **options)
     model.fit(panel, anchors=anchors_of(problem))
@@ -419,7 +420,9 @@ def test_rows_at_the_same_moment_may_contradict_each_other() -> None:
     panel = Panel.from_arrays(cells, lengths=[40], times=np.zeros(40))
     anchors = Anchors([0, 1, 0, 1] * 10, np.eye(2, dtype=bool))
     for tier in (BaumWelchHMM, VariationalHMM):
-        model = tier(2, n_restarts=1, max_iter=5, transitions="continuous").fit(panel, anchors)
+        model = tier(2, n_restarts=1, max_iter=5, transitions="continuous").fit(
+            panel, anchors=anchors
+        )
         probs = model.smooth(panel, anchors).probs
         np.testing.assert_allclose(probs[:, 1], [0, 1, 0, 1] * 10, atol=1e-12)
         assert np.isfinite(model.params_.generator).all()

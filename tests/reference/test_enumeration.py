@@ -26,6 +26,7 @@ from .enumeration import log as log0
 from .evidence import Hyper, total_kl, update
 from .problems import Problem, random_factors, random_problem, stack
 
+pytestmark = pytest.mark.filterwarnings("ignore::turncoat.EmptyStateWarning")
 SHAPES: dict[str, dict[str, Any]] = {
     "continuous": {"n_continuous": 3, "n_categories": ()},
     "binary": {"n_continuous": 0, "n_categories": (2, 2, 2)},

@@ -21,6 +21,7 @@ from .bridge import (
     panel_of,
     params_of,
     posterior_of,
+    prior_of,
     variational,
 )
 from .enumeration import log, weighted_moments
@@ -291,7 +292,9 @@ def test_one_step_on_long_sequences_equals_log_domain_recursions(tier: Any) -> N
         np.sum([f.transitions for f in parts], axis=0),
     )
     first = np.sum([f.smoothed[0] for f in parts], axis=0)
-    extra = {"variance_floor": 1e-10, "category_smoothing": 0.0} if tier is BaumWelchHMM else {}
+    extra: dict[str, Any] = {"prior": prior_of(prior)}
+    if tier is BaumWelchHMM:
+        extra = {"variance_floor": 1e-10, "category_smoothing": 0.0}
     model = tier(4, init=start(tier, problem), max_iter=2, tol=0.0, **QUIET, **extra).fit(
         panel_of(problem)
     )

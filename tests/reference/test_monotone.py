@@ -17,6 +17,8 @@ from turncoat import BaumWelchHMM, VariationalHMM
 from .bridge import QUIET, anchors_of, panel_of
 from .problems import Problem, random_problem
 
+pytestmark = pytest.mark.filterwarnings("ignore::turncoat.EmptyStateWarning")
+
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Problem, int]:

@@ -147,7 +147,7 @@ def fitted_model(emission: str = "robust", transitions: str = "per-row") -> Vari
         weights=USED.astype(float).tolist(),
         transitions=transitions,
     )
-    return model.fit(panel, Anchors(panel.labels, np.eye(2, dtype=bool), noise=0.01))
+    return model.fit(panel, anchors=Anchors(panel.labels, np.eye(2, dtype=bool), noise=0.01))
 
 
 def learn(model: VariationalHMM, panel: Panel, rows: Any = None, seed: int = 0) -> Any:

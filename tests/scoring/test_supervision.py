@@ -313,7 +313,9 @@ def test_an_em_step_with_likelihoods_of_codes_is_the_enumerated_one(table: str, 
         "category_smoothing": 0.1,
     }
     params = (
-        BaumWelchHMM(3, init=params_of(problem), **options).fit(panel_of(problem), anchors).params_
+        BaumWelchHMM(3, init=params_of(problem), **options)
+        .fit(panel_of(problem), anchors=anchors)
+        .params_
     )
     expected = all_paths(problem, codes, LIKELIHOODS[table])
     smoothed = stack(expected, lambda e: e.smoothed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -12,12 +13,13 @@ from typing import Annotated, Any, ClassVar, Generic, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError, DataError, NotFittedError, StateError
+from turncoat.errors import ConfigError, DataError, EmptyStateWarning, NotFittedError, StateError
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
+from turncoat.models.estimator import SequenceEstimator, refuse_anchors, weigh_sequences
 from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
 from turncoat.models.initialisation import (
     ColumnMoments,
@@ -32,7 +34,7 @@ from turncoat.numerics.generators import build_gap_table, gap_codes, transition_
 from turncoat.numerics.jit import announce_compilation
 from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import KernelTables, Observations
-from turncoat.panel import Panel, check_is_panel
+from turncoat.panel import Panel, PanelLike, as_panel, check_is_panel
 from turncoat.progress import progress_bars
 
 _IS_WEIGHTS = rule.Rule(
@@ -50,7 +52,7 @@ class Posteriors:
 
 
 @dataclass(eq=False, repr=False)
-class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: ignore[misc]
+class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
     """Base of the tiers. A subclass names its parameters, its EM algorithm and its log model.
 
     After `fit`: `params_` (parameters), `lower_bound_` (their bound), `fit_report_` (the report).
@@ -94,10 +96,27 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         model._set_params(params).check_settings(for_fit=False)
         return model
 
-    def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
-        """Fit to a panel. Anchored rows may only be in the states that their code allows."""
+    def fit(
+        self,
+        X: PanelLike,
+        y: object = None,
+        *,
+        lengths: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        anchors: Anchors | None = None,
+    ) -> Self:
+        """Fit to a panel, or to a table whose sequences `lengths` or `groups` tell.
+
+        `y` is not used. `sample_weight` has one weight per sequence, or per row and then the same
+        in all rows of a sequence: 2 counts like the sequence twice, 0 like a sequence left out.
+        Anchored rows may only be in the states that their code allows.
+        """
         self.check_settings()
-        check_is_panel(panel)
+        refuse_anchors(y)
+        panel, anchors, weights = _select_sequences(
+            as_panel(X, lengths, groups), anchors, sample_weight
+        )
         self._check_init(panel)
         is_fitted = self._find_weighted(panel.n_continuous + panel.n_categorical)
         n_categories = panel.n_categories
@@ -108,17 +127,19 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         threads, numbers = self._count_threads(), (panel.continuous.dtype, self.precision)
         with announce_compilation(), progress_bars(self.progress) as show:
             is_continuous = self.transitions == "continuous"
-            packed = self._pack(layout, panel, anchors, self.n_states, is_continuous)
+            packed = self._pack(layout, panel, anchors, self.n_states, is_continuous, weights)
             observations, anchor_table, gaps = packed
             columns = measure_columns(layout, observations, (self.precision, threads))
             algorithm = self._build_algorithm(columns)
-            starts = self._list_starts(panel, anchors, columns, is_fitted)
+            starts = self._list_starts(panel, anchors, columns, is_fitted, weights)
+            n_rows = panel.n_rows if weights is None else float(weights @ panel.lengths)
 
             def collect(model: LogModel) -> Statistics:
                 tables = layout.build_tables(model, *numbers, anchor_table, gaps)
                 sums, log_likelihoods = engine.collect(observations, tables, threads)
-                total, jumps = float(log_likelihoods.sum()), model.count_jumps(sums, gaps)
-                return layout.build_statistics(tables, sums, total, panel.n_rows, jumps)
+                weighted = log_likelihoods if weights is None else weights * log_likelihoods
+                total, jumps = float(weighted.sum()), model.count_jumps(sums, gaps)
+                return layout.build_statistics(tables, sums, total, n_rows, jumps)
 
             def report_iteration(restart: int, iteration: int, bound: float) -> None:
                 name = f"{title}, restart {restart + 1} of {len(starts)}"
@@ -130,6 +151,11 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         self._set_params(params.widen(is_fitted, n_categories))
         self.fit_report_: FitReport = report
         self.lower_bound_: float = report.history[-1]
+        if report.empty_states:
+            states = ", ".join(map(str, report.empty_states))
+            found = f"empty states {states} (numbered from 0; less than one expected row each)"
+            remedy = "Use fewer states or more restarts"
+            warnings.warn(f"{title}: {found}. {remedy}", EmptyStateWarning, stacklevel=2)
         return self
 
     def filter(self, panel: Panel, anchors: Anchors | None = None) -> Posteriors:
@@ -325,7 +351,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     def _get_params(self) -> P:
         if not hasattr(self, "params_"):
             name = type(self).__name__
-            raise NotFittedError(f"this {name} has no parameters; call fit(panel) or from_params")
+            raise NotFittedError(f"this {name} has no parameters; call fit or from_params")
         return self.params_
 
     def _set_params(self, params: P) -> Self:
@@ -344,6 +370,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         anchors: Anchors | None,
         n_states: int,
         has_gaps: bool,
+        weights: Array | None = None,
     ) -> tuple[Observations, Array | None, Array | None]:
         """Return the rows as kernels read them, the anchors' table and the rows' gap codes."""
         codes, table = None, None
@@ -355,8 +382,8 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         gaps, places = None, None
         if has_gaps:
             gaps, places = np.unique(gap_codes(panel.gaps_s), return_inverse=True)
-        columns = panel.continuous, panel.categorical
-        return layout.pack(*columns, panel.offsets, codes, places), table, gaps
+        columns = panel.continuous, panel.categorical, panel.offsets
+        return layout.pack(*columns, codes, places, weights), table, gaps
 
     def _infer(
         self, panel: Panel, anchors: Anchors | None, smoothed: bool, model: LogModel | None = None
@@ -423,7 +450,12 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             raise ConfigError(f"init describes {described}; {panel_has}")
 
     def _list_starts(
-        self, panel: Panel, anchors: Anchors | None, columns: ColumnMoments, is_fitted: Array
+        self,
+        panel: Panel,
+        anchors: Anchors | None,
+        columns: ColumnMoments,
+        is_fitted: Array,
+        weights: Array | None,
     ) -> list[tuple[int, Callable[[], P]]]:
         """Return (seed, start) pairs: `init`, or one k-means++ start per restart."""
         if self.init is not None:
@@ -432,13 +464,29 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
 
         def start(seed: int) -> P:
             options, k = (self.precision, self._count_threads()), self.n_states
-            statistics = kmeans_statistics(panel, anchors, columns, k, seed, options)
+            statistics = kmeans_statistics(panel, anchors, columns, k, seed, options, weights)
             if self.transitions == "continuous":
                 statistics = replace(statistics, transitions=guess_jumps(statistics, panel))
             return self._build_algorithm(columns).update(statistics, None)
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
         return [(seed, partial(start, seed)) for seed in seeds]
+
+
+def _select_sequences(
+    panel: Panel, anchors: Anchors | None, sample_weight: ArrayLike | None
+) -> tuple[Panel, Anchors | None, Array | None]:
+    """Return the sequences with a weight above 0, their anchors and weights; None if all are 1."""
+    weights = weigh_sequences(panel, sample_weight)
+    if weights is None:
+        return panel, anchors, None
+    used = weights > 0.0
+    if not used.all():
+        if isinstance(anchors, Anchors):
+            codes = anchors.check_codes(panel.n_rows)
+            anchors = replace(anchors, codes=codes[np.repeat(used, panel.lengths)])
+        panel, weights = panel[used], weights[used]
+    return panel, anchors, None if (weights == 1.0).all() else weights
 
 
 def _check_possible(log_likelihoods: Array) -> None:

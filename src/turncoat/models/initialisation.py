@@ -35,10 +35,13 @@ _kmeans_lock = threading.Lock()
 
 @dataclass(frozen=True, eq=False)
 class ColumnMoments:
-    """Moments of the continuous columns before any state exists: the scale of floors and starts."""
+    """Moments of the continuous columns before any state exists.
+
+    They are the scale of floors, priors and starts.
+    """
 
     means: Array  # [D]
-    variances: Array  # [D]; 1 for a column that is constant or all missing
+    variances: Array  # [D]; of a constant or missing column, the squared mean or 1 if larger
 
 
 def measure_columns(
@@ -51,12 +54,14 @@ def measure_columns(
     rough = ColumnMoments(guess, np.ones(len(guess)))
     all_rows = np.ones((len(observations.flags), 1))
     statistics = _weighted_statistics(layout, observations, rough, all_rows, options)
-    counts = np.maximum(statistics.observed[0], 1.0)
+    observed = statistics.observed[0]
+    counts = np.where(observed > 0.0, observed, 1.0)
     step = statistics.first[0] / counts
     variances = statistics.second[0] / counts - step**2
     means = statistics.reference[0] + step
     rounding = 4.0 * np.finfo(observations.continuous.dtype).eps * np.abs(means)
-    return ColumnMoments(means, np.where(variances > rounding**2, variances, 1.0))
+    constant = np.maximum(means**2, 1.0)  # well above the rounding of a large constant
+    return ColumnMoments(means, np.where(variances > rounding**2, variances, constant))
 
 
 def kmeans_statistics(
@@ -66,16 +71,23 @@ def kmeans_statistics(
     n_states: int,
     seed: int,
     options: Options,
+    weights: Array | None = None,
 ) -> Statistics:
-    """Return statistics of a subsample under its k-means++ clusters, moved to allowed states."""
+    """Return statistics of a subsample under its k-means++ clusters, moved to allowed states.
+
+    `weights` [U] are of the panel's sequences.
+    """
     sample, rows = subsample(panel, np.random.default_rng(seed))
-    states = cluster_rows(sample, n_states, columns, seed)
+    if weights is not None:
+        weights = weights[np.searchsorted(panel.offsets, rows[sample.offsets[:-1]], "right") - 1]
+    states = cluster_rows(sample, n_states, columns, seed, weights)
     if anchors is not None:
         states = anchors.move_to_allowed(states, rows)
     probs = np.full((sample.n_rows, n_states), _SPREAD_SHARE / n_states)
     probs[np.arange(sample.n_rows), states] += 1.0 - _SPREAD_SHARE
     layout = ColumnLayout.create(sample.n_categories, sample.missing_cells, sample.missing_codes)
-    observations = layout.pack(sample.continuous, sample.categorical, sample.offsets)
+    cells, codes = sample.continuous, sample.categorical
+    observations = layout.pack(cells, codes, sample.offsets, weights=weights)
     return _weighted_statistics(layout, observations, columns, probs, options)
 
 
@@ -104,7 +116,7 @@ def _weighted_statistics(
     model = LogModel(*chain, locations, scales, np.zeros(shape), no_categories, sizes)
     tables = layout.build_tables(model, rows.continuous.dtype, precision)
     sums = engine.collect_weighted(rows, tables, probs, n_threads)
-    return layout.build_statistics(tables, sums, 0.0, len(probs))
+    return layout.build_statistics(tables, sums, 0.0, float(sums.occupancy.sum()))
 
 
 def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
@@ -123,8 +135,13 @@ def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
     return Panel.from_arrays(*columns, lengths, n_categories=sizes), rows
 
 
-def cluster_rows(sample: Panel, n_states: int, columns: ColumnMoments, seed: int) -> Array:
-    """Return a state per row [N] from k-means++ on standardised cells and category indicators."""
+def cluster_rows(
+    sample: Panel, n_states: int, columns: ColumnMoments, seed: int, weights: Array | None = None
+) -> Array:
+    """Return a state per row [N] from k-means++ on standardised cells and category indicators.
+
+    `weights` [U] are of the sequences.
+    """
     if n_states == 1:
         return np.zeros(sample.n_rows, np.int64)
     points = _build_points(sample, columns)
@@ -133,7 +150,8 @@ def cluster_rows(sample: Panel, n_states: int, columns: ColumnMoments, seed: int
     with _kmeans_lock, threadpool_limits(1), warnings.catch_warnings():
         # Fewer distinct rows than states is fine here.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        states: Array = kmeans.fit_predict(points)
+        by_row = None if weights is None else np.repeat(weights, sample.lengths)
+        states: Array = kmeans.fit_predict(points, sample_weight=by_row)
     return states
 
 

@@ -295,7 +295,12 @@ def get_generator(params: HMMParams | VariationalParams) -> Array | None:
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior of the variational tier, with nu0 and S0 as in `total_dof` and `total_scale`."""
+    """Prior of the variational tier, with nu0 and S0 as in `total_dof` and `total_scale`.
+
+    `mean` and `scale` are those of standardised columns: a fit multiplies them by each column's
+    standard deviation and variance and adds its mean, so that units do not matter. With
+    ``standardised=False`` they are in the columns' own units.
+    """
 
     initial: float = 1.0
     transition: float = 1.0
@@ -309,19 +314,23 @@ class Prior:
     scale_per_column: float = 0.0
     jumps: float = 1.0  # in continuous time: prior jumps from a state to each other one
     hours: float = 24.0  # and the prior hours in the state
+    standardised: bool = True
 
     @classmethod
     def weak(cls) -> Prior:
-        """Return a weak prior for standardised columns: expected variance 1, worth a few rows."""
+        """Return a weak prior: expect the columns' own mean and variance, worth a few rows."""
         return cls()
 
     @classmethod
     def paper(cls) -> Prior:
         """Return the published prior for raw features (E4 in docs/errata.md)."""
-        return cls(dof=1.0, dof_per_column=1.0, scale=1.0)
+        return cls(dof=1.0, dof_per_column=1.0, scale=1.0, standardised=False)
 
     def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self)):
+        if not isinstance(self.standardised, bool):
+            found = repr(self.standardised)
+            raise ConfigError(f"prior standardised must be True or False; found {found}")
+        for name in (f.name for f in fields(self) if f.name != "standardised"):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not np.isfinite(value):
                 raise ConfigError(f"prior {name} must be a finite number; found {value!r}")
@@ -339,6 +348,13 @@ class Prior:
     def total_scale(self, n_columns: int) -> float:
         """Return S0 for D columns."""
         return self.scale + self.scale_per_column * n_columns
+
+    def scale_to_columns(self, means: Array, variances: Array) -> tuple[Array, Array]:
+        """Return m0 and S0 of each column [D] from the columns' means and variances [D]."""
+        mean, scale = np.full(len(means), self.mean), self.total_scale(len(means))
+        if not self.standardised:
+            return mean, np.full(len(means), scale)
+        return means + np.sqrt(variances) * mean, scale * variances
 
     def transition_concentration(self, n_states: int) -> Array:
         """Return the prior of the transition rows [K, K]."""

@@ -42,8 +42,20 @@ class VariationalBayes:
     """Updates of the Dirichlet and Normal-Gamma posteriors (see docs/notation.md)."""
 
     prior: Prior
-    n_columns: int
+    prior_means: Array  # [D] m0
+    prior_scales: Array  # [D] S0
     params_type: type[VariationalParams] = VariationalParams
+
+    @classmethod
+    def for_columns(
+        cls, prior: Prior, columns: ColumnMoments, params_type: type[VariationalParams]
+    ) -> VariationalBayes:
+        """Return the algorithm for columns with these moments."""
+        return cls(prior, *prior.scale_to_columns(columns.means, columns.variances), params_type)
+
+    @property
+    def _dof(self) -> float:
+        return self.prior.total_dof(len(self.prior_means))
 
     def build_log_model(self, params: VariationalParams) -> LogModel:
         """Return the expected log densities under the posterior."""
@@ -57,29 +69,29 @@ class VariationalBayes:
         average = statistics.reference + step
         scatter = np.maximum(statistics.second - statistics.first * step, 0.0)
         strength = prior.mean_strength + counts
-        shrinkage = prior.mean_strength * counts / strength * (average - prior.mean) ** 2
+        shrinkage = prior.mean_strength * counts / strength * (average - self.prior_means) ** 2
         transition = self._chain_prior(len(statistics.initial))
         categories = prior.category + statistics.categories
         return self.params_type(
             initial_concentration=prior.initial + statistics.initial,
             transition_concentration=transition + statistics.transitions,
-            location=(prior.mean_strength * prior.mean + counts * average) / strength,
+            location=(prior.mean_strength * self.prior_means + counts * average) / strength,
             mean_strength=strength,
-            dof=prior.total_dof(self.n_columns) + counts,
-            scale=prior.total_scale(self.n_columns) + scatter + shrinkage,
+            dof=self._dof + counts,
+            scale=self.prior_scales + scatter + shrinkage,
             category_concentration=split_columns(categories, statistics.n_categories),
         )
 
     def penalty(self, params: VariationalParams) -> float:
         """Return minus the divergence from the prior: a term of the ELBO (E5 in docs/errata.md)."""
-        prior, n_columns = self.prior, self.n_columns
+        prior = self.prior
         categories = join_columns(params.category_concentration, params.n_states)
         columns = params.location, params.mean_strength, params.dof, params.scale
-        gamma = prior.total_dof(n_columns), prior.total_scale(n_columns)
+        own = self.prior_means, prior.mean_strength, self._dof, self.prior_scales
         return -(
             dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
             + self._chain_divergence(params)
-            + normal_gamma_divergence(columns, (prior.mean, prior.mean_strength, *gamma))
+            + normal_gamma_divergence(columns, own)
             + category_divergence(categories, prior.category, params.n_categories)
         )
 
@@ -172,7 +184,8 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     progress, temperature, weights, transitions
         As in `BaumWelchHMM`.
     prior
-        `Prior.weak()` by default, for standardised columns; `Prior.paper()` is the published one.
+        `Prior.weak()` by default, which follows the columns' means and variances; `Prior.paper()`
+        is the published one, whatever the columns' units.
     emission
         How sequences are scored: ``"expected-log"`` (as in fitting); ``"predictive"``, which
         integrates out the posterior: Student-t columns and posterior-mean probabilities; or
@@ -204,7 +217,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
 
     def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
         params_type = self.params_types[self.transitions]
-        return VariationalBayes(self.prior or Prior.weak(), len(columns.means), params_type)
+        return VariationalBayes.for_columns(self.prior or Prior.weak(), columns, params_type)
 
     def _build_log_model(self, params: VariationalParams) -> LogModel:
         return EMISSIONS[self.emission](params)

@@ -25,7 +25,7 @@ from turncoat.numerics.recursions import (
 )
 from turncoat.numerics.statistics import block_statistics, fold_patterns
 from turncoat.numerics.structures import Job, KernelSums, KernelTables, Scratch
-from turncoat.numerics.vectors import load8, multiply, store
+from turncoat.numerics.vectors import load8, multiply, splat, store
 
 FILTER, SMOOTH, COLLECT = 0, 1, 2
 
@@ -59,9 +59,13 @@ def _infer_sequence(
     start: int,
     stop: int,
     mode: int,
+    weight: float,
     pair_weights: Array,
 ) -> float:
-    """Compute posteriors of scratch rows start..stop. Collecting adds to the pair weights."""
+    """Compute posteriors of scratch rows start..stop. Collecting adds to the pair weights.
+
+    A weight other than 1 multiplies all that is collected, the posteriors included.
+    """
     emissions, shifts = scratch.emissions[start:stop], scratch.shifts[start:stop]
     posteriors, vectors = scratch.posteriors[start:stop], scratch.vectors
     if tables.linear:
@@ -70,13 +74,33 @@ def _infer_sequence(
         if mode != FILTER:
             backward(tables, gaps, emissions, vectors[1], filtered, posteriors)
         if mode == COLLECT:
+            if weight != 1.0:
+                _scale_rows(filtered, weight)
+                _scale_rows(posteriors, weight)
             add_pairs(gaps, filtered, emissions, pair_weights)
         return log_likelihood
     log_joint = scratch.log_joint[start:stop]
     log_likelihood = log_forward(tables, gaps, emissions, shifts, vectors[0], log_joint, posteriors)
     if mode != FILTER:
-        log_backward(tables, gaps, emissions, vectors, log_joint, posteriors, pair_weights)
+        log_backward(tables, gaps, emissions, vectors, log_joint, posteriors, weight, pair_weights)
+        if weight != 1.0:
+            _scale_rows(posteriors, weight)
     return log_likelihood
+
+
+@jit
+def _scale_rows(rows: Array, weight: float) -> None:
+    """Multiply rows [T, KP] by a weight."""
+    for t in range(rows.shape[0]):
+        for base in range(0, rows.shape[1], 8):
+            values = load8(rows, (t, base))
+            store(rows, (t, base), multiply(values, splat(weight, values)))
+
+
+@jit
+def _get_weight(weights: Array, u: int) -> float:
+    """Return how often sequence u counts."""
+    return float(weights[u]) if weights.shape[0] > 0 else 1.0
 
 
 @jit
@@ -149,8 +173,9 @@ def infer_chunks(
             for u in range(sequences[0], sequences[1]):
                 start, stop = offsets[u] - first, offsets[u + 1] - first
                 gaps = job.obs.gaps[offsets[u] : offsets[u + 1]]
-                rows = start, stop
-                log_likelihoods[u] = _infer_sequence(tables, gaps, scratch, *rows, mode, pairs)
+                weight = _get_weight(job.obs.weights, u)
+                options = start, stop, mode, weight, pairs
+                log_likelihoods[u] = _infer_sequence(tables, gaps, scratch, *options)
                 if mode == COLLECT:
                     for k in range(n_states):
                         part.initial[k] += scratch.posteriors[start, k]
@@ -192,12 +217,16 @@ def collect_weighted_chunks(
             if last - first <= plan.block_rows:
                 load_block(obs.continuous, first, last, tables.shift, scratch.block)
             for u in range(sequences[0], sequences[1]):
+                weight = _get_weight(obs.weights, u)
+                if weight != 1.0:
+                    start, stop = offsets[u] - first, offsets[u + 1] - first
+                    _scale_rows(scratch.posteriors[start:stop], weight)
                 for k in range(n_states):
-                    part.initial[k] += probs[offsets[u], k]
+                    part.initial[k] += weight * probs[offsets[u], k]
                 for t in range(offsets[u] + 1, offsets[u + 1]):
                     for i in range(n_states):
                         for j in range(n_states):
-                            part.transitions[0, i, j] += probs[t - 1, i] * probs[t, j]
+                            part.transitions[0, i, j] += weight * probs[t - 1, i] * probs[t, j]
             _group_statistics(job, scratch, first, last, part)
         fold_patterns(scratch.pattern_counts, part.flags)
         task = next_task(queue)

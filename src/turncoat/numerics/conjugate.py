@@ -41,10 +41,13 @@ def dirichlet_divergence(posterior: Array, prior: Array) -> float:
     return float(np.sum(log_norms + ((posterior - prior) * expected_log_probs(posterior)).sum(-1)))
 
 
-def normal_gamma_divergence(posterior: tuple[Array, ...], prior: tuple[float, ...]) -> float:
-    """Return the sum over cells of KL between Normal-Gammas (E3 in docs/errata.md).
+def normal_gamma_divergence(
+    posterior: tuple[Array, ...], prior: tuple[Array | float, ...]
+) -> float:
+    """Return the sum over cells [K, D] of KL between Normal-Gammas (E3 in docs/errata.md).
 
-    Both have location, strength, dof and scale; the Gammas have shape dof / 2 and rate scale / 2.
+    Both have location, strength, dof and scale, the prior's per column or for all; the Gammas have
+    shape dof / 2 and rate scale / 2.
     """
     location, strength, dof, scale = posterior
     prior_location, prior_strength, prior_dof, prior_scale = prior

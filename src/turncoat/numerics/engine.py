@@ -125,22 +125,33 @@ def _run_threads(
 
 
 def _plan_sums(obs: Observations, tables: KernelTables) -> tuple[Job, KernelSums]:
-    """Return a job and zero sums with a part per chunk."""
+    """Return a job and zero sums with a part per chunk.
+
+    The job's weights are at most 1, so that float32 sums neither overflow nor lose light ones.
+    """
+    if obs.weights.size:
+        obs = obs._replace(weights=obs.weights / obs.weights.max())
     part_bytes = sum(field.nbytes for field in zero_sums(tables, 1))
     n_matrices = len(tables.transition)
     plan = make_plan(obs.offsets, part_bytes=part_bytes, n_matrices=n_matrices)
     return Job(obs, tables, plan), zero_sums(tables, len(plan.order))
 
 
-def _add_parts(parts: KernelSums) -> KernelSums:
-    """Add all parts in order; return a single part."""
-    return KernelSums(*(np.add.reduce(field, axis=0, keepdims=True) for field in parts))
+def _add_parts(parts: KernelSums, obs: Observations) -> KernelSums:
+    """Add all parts in order; return a single part, at the weights of the rows."""
+    sums = KernelSums(*(np.add.reduce(field, axis=0, keepdims=True) for field in parts))
+    if obs.weights.size:
+        sums = KernelSums(*(obs.weights.max() * field for field in sums))
+    return sums
 
 
 def collect(
     obs: Observations, tables: KernelTables, n_threads: int = 1
 ) -> tuple[KernelSums, Array]:
-    """Return the expected sufficient statistics, and the log-likelihood of each sequence [U]."""
+    """Return the expected sufficient statistics, and the log-likelihood of each sequence [U].
+
+    The weights of sequences multiply the statistics, not the log-likelihoods.
+    """
     job, parts = _plan_sums(obs, tables)
     log_likelihoods = np.zeros(len(obs.offsets) - 1)
     no_probs = np.zeros((0, 0))
@@ -150,7 +161,7 @@ def collect(
         chunks.infer_chunks(job, queue, scratch, chunks.COLLECT, *outputs)
 
     _run_threads(job, True, n_threads, work)
-    return _add_parts(parts), _add_scales(obs, tables, log_likelihoods)
+    return _add_parts(parts, obs), _add_scales(obs, tables, log_likelihoods)
 
 
 def _add_scales(obs: Observations, tables: KernelTables, log_likelihoods: Array) -> Array:
@@ -177,7 +188,7 @@ def collect_weighted(
         chunks.collect_weighted_chunks(job, queue, scratch, probs, parts)
 
     _run_threads(job, True, n_threads, work)
-    return _add_parts(parts)
+    return _add_parts(parts, obs)
 
 
 def infer(

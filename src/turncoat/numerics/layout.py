@@ -187,7 +187,7 @@ class Statistics:
     categories: Array  # [K, sum of C_j] expected rows with each category, see `join_columns`
     n_categories: Sizes  # [J]
     log_likelihood: float
-    n_rows: int
+    n_rows: float  # at the weights of the sequences, as are all sums
 
     def __add__(self, other: Statistics) -> Statistics:
         """Return the statistics of both; they must come from the same parameters."""
@@ -241,11 +241,13 @@ class ColumnLayout:
         offsets: Array,
         anchors: Array | None = None,
         gaps: Array | None = None,
+        weights: Array | None = None,
     ) -> Observations:
         """Return rows as the kernels read them, without copying continuous cells.
 
         `anchors` [N] holds codes, -1 for a free row. `gaps` [N] are places in the gap codes that
-        the tables are built for; by default all rows use the first matrix.
+        the tables are built for; by default all rows use the first matrix. `weights` [U] are above
+        0; by default every sequence counts once.
         """
         n_rows = int(offsets[-1])
         cells, codes = _as_writable(continuous), _as_writable(categorical)
@@ -258,8 +260,9 @@ class ColumnLayout:
             np.add(source, base + 1, out=target, casting="unsafe", dtype=np.int64)
         rows = np.empty(0, np.int32) if anchors is None else (anchors + 1).astype(np.int32)
         gaps = np.zeros(n_rows, np.int16) if gaps is None else gaps.astype(np.int16)
+        counts = np.empty(0) if weights is None else np.asarray(weights, np.float64)
         is_complete = not np.any(self.questions == CELL_MISSING)
-        return Observations(cells, flags, levels, rows, gaps, offsets, bool(is_complete))
+        return Observations(cells, flags, levels, rows, gaps, offsets, counts, bool(is_complete))
 
     def build_tables(
         self,
@@ -357,7 +360,7 @@ class ColumnLayout:
         tables: KernelTables,
         sums: KernelSums,
         log_likelihood: float,
-        n_rows: int,
+        n_rows: float,
         transitions: Array | None = None,
     ) -> Statistics:
         """Return kernel sums, of a single part, as column statistics in the data's units.

@@ -208,11 +208,12 @@ def log_backward(
     vectors: Array,
     log_joint: Array,
     posteriors: Array,
+    weight: float,
     transitions: Array,
 ) -> None:
     """Run `backward` in the log domain, with `vectors` [3 or more, KP] as work space.
 
-    Adds the expected transitions to `transitions`.
+    Adds the expected transitions, times the weight, to `transitions`.
     """
     terms, ahead, behind = vectors[0], vectors[1], vectors[2]
     n_states, log_transition = tables.n_states, tables.log_transition
@@ -225,7 +226,7 @@ def log_backward(
         for i in range(n_states):
             for j in range(n_states):
                 terms[j] = log_transition[m, i, j] + emissions[t + 1, j] + ahead[j]
-                transitions[m, i, j] += math.exp(log_joint[t, i] + terms[j] - total)
+                transitions[m, i, j] += weight * math.exp(log_joint[t, i] + terms[j] - total)
             behind[i] = _log_sum_exp(terms, n_states)
         for i in range(n_states):
             ahead[i] = behind[i]

@@ -28,6 +28,7 @@ class Observations(NamedTuple):
     anchors: Array  # [N] row of `KernelTables.anchor_table`; empty when nothing is anchored
     gaps: Array  # [N] int16 matrix of `KernelTables.transition` that leads to the row
     offsets: Array  # [U + 1] first row of each sequence
+    weights: Array  # [U] how often each sequence counts; empty if all count once
     complete: bool  # no continuous cell is missing
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError
+from turncoat.errors import ConfigError, EmptyStateWarning
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.panel import Panel
 from turncoat.scoring.calibration import choose_temperature
@@ -54,7 +55,10 @@ class ChainFit:
         """The fitted model, at the temperature or with the weights that the selection rows ask."""
         model: Model = clone(self.model)
         anchoring, n_states = self.anchoring, model.n_states
-        model.fit(panel, None if anchoring is None else anchoring.make_anchors(panel, n_states))
+        anchors = None if anchoring is None else anchoring.make_anchors(panel, n_states)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EmptyStateWarning)  # every regime reports its share
+            model.fit(panel, anchors=anchors)
         if self.weighs_evidence and selection is not None:
             return self.reweigh(model, selection)
         temperature = self.temperature

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
-from turncoat.errors import BundleError, DataError
+from turncoat.errors import BundleError, DataError, EmptyStateWarning
 from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.storage import Model, load_model
@@ -84,7 +85,9 @@ class FittedOrder:
     ) -> FittedOrder:
         """Fit a model to the fit part and measure it on both; `proxy` is a continuous column."""
         anchors = None if anchoring is None else anchoring.make_anchors(panels.fit, model.n_states)
-        model.fit(panels.fit, anchors)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EmptyStateWarning)  # eligibility tells such orders
+            model.fit(panels.fit, anchors=anchors)
         chain = model.to_latent_hmm()
         embedded = SelectionPanels(model.embed(panels.fit), model.embed(panels.held_out))
         has_proxy = proxy is not None and chain is model  # latents are not columns

@@ -226,7 +226,7 @@ encoder = FrozenEncoder(layout, *weights, 0.5)
 assert encoder.encode([[0.0, 1.0]], [[1]]).shape == (1, 3)
 cells, codes = np.random.default_rng(0).normal(size=(20, 2)), np.zeros((20, 1), int)
 panel = turncoat.Panel.from_arrays(cells, codes, labels=[0, 1] * 10, n_categories=[2])
-model = NeuralVariationalHMM(2, encoder=encoder, n_restarts=1, max_iter=3).fit(panel)
+model = NeuralVariationalHMM(1, encoder=encoder, n_restarts=1, max_iter=3).fit(panel)
 belief = model.step(None, panel.continuous[0], panel.categorical[0])
 assert np.allclose(belief, model.filter(panel).probs[0], atol=1e-5)
 try:

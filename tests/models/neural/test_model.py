@@ -26,6 +26,7 @@ from turncoat.models.neural.model import NeuralVariationalHMM, latent_prior
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.filterwarnings("ignore::turncoat.EmptyStateWarning")
 PANEL = mixed_panel()
 
 
@@ -274,7 +275,7 @@ def test_finds_a_fraud_regime_that_raw_columns_hide() -> None:
 def test_anchored(model: NeuralVariationalHMM) -> None:
     anchors = Anchors(PANEL.labels, [[True, True, False], [False, False, True]])
     fitted = NeuralVariationalHMM(3, encoder=model.encoder_, n_restarts=1, max_iter=20).fit(
-        PANEL, anchors
+        PANEL, anchors=anchors
     )
     probs = fitted.filter(PANEL, anchors).probs
     assert (probs[PANEL.labels == 1, 2] > 0.999).all()
@@ -306,10 +307,15 @@ def test_refusals(model: NeuralVariationalHMM, monkeypatch: pytest.MonkeyPatch) 
         model.filter(mixed_panel(n_continuous=4))
     with pytest.raises(DataError, match="the row has 4 and 3"):
         model.step(None, PANEL.continuous[0, :4], PANEL.categorical[0])
-    with pytest.raises(DataError, match="expected a Panel"):
-        new.fit(PANEL.continuous)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="needs labels, and the panel has none"):
+        new.fit(PANEL.continuous)
+    with pytest.raises(ConfigError, match=r"sample_weight\. Give a trained `encoder`"):
+        new.fit(PANEL, sample_weight=np.ones(PANEL.n_sequences))
     monkeypatch.setattr(Encoder, "train", lambda *_: pytest.fail("trained for nothing"))
     with pytest.raises(DataError, match="a code for each of the panel's"):
-        new.fit(PANEL, Anchors([0, 1], [[True, False], [False, True]]))
+        new.fit(PANEL, anchors=Anchors([0, 1], [[True, False], [False, True]]))
+    too_many = Anchors(PANEL.labels, [[True, True, False], [False, False, True]])
     with pytest.raises(ConfigError, match="each of the 2 states"):
-        new.fit(PANEL, Anchors(PANEL.labels, [[True, True, False], [False, False, True]]))
+        new.fit(PANEL, anchors=too_many)
+    with pytest.raises(ConfigError, match="anchors are given by name"):
+        new.fit(PANEL, too_many)

@@ -17,6 +17,7 @@ from turncoat.models.storage import pack_encoder, unpack_encoder
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.filterwarnings("ignore::turncoat.EmptyStateWarning")
 PANEL = mixed_panel()
 
 

@@ -26,6 +26,7 @@ from turncoat.models.variational import (
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.filterwarnings("ignore::turncoat.EmptyStateWarning")
 PANEL = mixed_panel()
 ROWS = PANEL.continuous, PANEL.categorical.astype(np.int64)
 DROPOUT = {"encoder": small_encoder(dropout=0.3), "prior": Prior.weak()}

@@ -6,6 +6,7 @@ updates the states with the new latents. It uses no labels.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError, DataError
+from turncoat.errors import ConfigError, DataError, EmptyStateWarning
 from turncoat.models import validation as rule
 from turncoat.models.neural.encoder import Device, EncoderLayout, TrainedEncoder
 from turncoat.models.neural.model import latent_prior
@@ -124,7 +125,9 @@ class _JointTraining:
         n_states, seed = self.settings.n_states, self.settings.seed
         options: dict[str, Any] = {"n_restarts": 1, "max_iter": _ONE_UPDATE, "progress": False}
         options |= {"random_state": seed, "n_threads": self.n_threads, "init": params}
-        states = VariationalHMM(n_states, prior=latent_prior(), **options).fit(encoded)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EmptyStateWarning)  # one update of many
+            states = VariationalHMM(n_states, prior=latent_prior(), **options).fit(encoded)
         return Snapshot(cycle, latents, states.smooth(encoded).probs, states.params_)
 
     def run_epoch(self, network: EncoderNetwork, optimizer: Optimizer, snapshot: Snapshot) -> None:

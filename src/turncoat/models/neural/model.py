@@ -15,6 +15,7 @@ from turncoat.arrays import Array, Rows
 from turncoat.errors import ConfigError
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
+from turncoat.models.estimator import refuse_anchors
 from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural import uncertainty
@@ -26,7 +27,7 @@ from turncoat.models.parameters import Prior, VariationalParams
 from turncoat.models.variational import VariationalBayes, VariationalHMM
 from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import KernelTables, Observations
-from turncoat.panel import Panel
+from turncoat.panel import Panel, PanelLike, as_panel
 
 AnyEncoder = Encoder | TrainedEncoder | FrozenEncoder
 _KINDS = (Encoder, TrainedEncoder, FrozenEncoder)
@@ -37,7 +38,8 @@ _IS_DRAWS = rule.Rule("0 or a whole number of at least 2", lambda v: _COUNT.hold
 
 def latent_prior() -> Prior:
     """Return the published prior for latents: m0 = 0, kappa0 = 5, nu0 = S0 = latent_dim + 20."""
-    return Prior(mean_strength=5.0, dof=20.0, dof_per_column=1.0, scale=20.0, scale_per_column=1.0)
+    strengths = {"mean_strength": 5.0, "dof": 20.0, "dof_per_column": 1.0}
+    return Prior(**strengths, scale=20.0, scale_per_column=1.0, standardised=False)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -102,16 +104,33 @@ class NeuralVariationalHMM(VariationalHMM):
             raise ConfigError(f"the parameters describe {found}; {made}")
         return model._set_encoder(encoder)
 
-    def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
-        """Train the encoder on the panel's labels unless it is trained; then fit the latents."""
+    def fit(
+        self,
+        X: PanelLike,
+        y: Any = None,
+        *,
+        lengths: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        anchors: Anchors | None = None,
+    ) -> Self:
+        """Train the encoder on the labels unless it is trained; then fit the latents.
+
+        The labels are the panel's, or `y` for a table. `sample_weight` needs a trained encoder.
+        """
         self.check_settings()
-        if isinstance(anchors, Anchors) and isinstance(panel, Panel):
+        refuse_anchors(y)
+        panel = as_panel(X, lengths, groups, y)
+        if sample_weight is not None and isinstance(self.encoder, Encoder):
+            reason = "the training of an encoder does not use sample_weight"
+            raise ConfigError(f"{reason}. Give a trained `encoder`, or leave the weights out")
+        if isinstance(anchors, Anchors):
             anchors.check_codes(panel.n_rows)  # before the long training, not after it
             anchors.log_weights(self.n_states)
-        if self.transitions == "continuous" and isinstance(panel, Panel):
+        if self.transitions == "continuous":
             _ = panel.gaps_s  # likewise: raises if there are no times
         encoder = FrozenEncoder.from_trained(self.train_encoder(panel))
-        super().fit(encoder.embed(panel), anchors)
+        super().fit(encoder.embed(panel), sample_weight=sample_weight, anchors=anchors)
         return self._set_encoder(encoder)
 
     def train_encoder(self, panel: Panel) -> TrainedEncoder | FrozenEncoder:
@@ -269,7 +288,7 @@ class NeuralVariationalHMM(VariationalHMM):
 
     def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
         params_type = self.params_types[self.transitions]
-        return VariationalBayes(self.prior or latent_prior(), len(columns.means), params_type)
+        return VariationalBayes.for_columns(self.prior or latent_prior(), columns, params_type)
 
     def _build_tables(
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
