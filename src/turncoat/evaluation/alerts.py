@@ -164,7 +164,7 @@ def catch_frauds(
             drawn = draw_customers(seed, r - 1, len(customers))
             counts = np.bincount(drawn, minlength=len(customers)).astype(np.float64)
         caught = sum(_catch(counts, *fold) for fold in ranked)
-        return np.asarray(caught), totals @ counts
+        return np.asarray(caught), (totals * counts).sum(axis=1)  # BLAS may depend on threads
 
     with ThreadPoolExecutor(available_threads()) as pool:
         caught, sums = zip(*pool.map(resample, range(n_resamples + 1)), strict=True)
