@@ -10,12 +10,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Some tests need redis-server and nginx, and are skipped without. Install them if root on Debian.
+# Some tests need redis-server, nginx and chromium, and are skipped without. Install them if root on
+# Debian.
 INSTALL = command -v $(1) >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 	(apt-get update -qq && apt-get install -y -qq $(2)) >/dev/null || \
 	echo "could not install $(1); its tests will be skipped"
 REDIS := $(call INSTALL,redis-server,redis-server)
 NGINX := $(call INSTALL,nginx,nginx-light)
+CHROMIUM := $(call INSTALL,chromium,chromium)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench soak clean
@@ -35,6 +37,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e ".[test]"
 	$(REDIS)
 	$(NGINX)
+	$(CHROMIUM)
 	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed

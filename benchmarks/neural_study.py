@@ -17,9 +17,10 @@ from turncoat.data import read
 from turncoat.data.simulators import simulate_tables
 from turncoat.evaluation.evaluator import evaluate
 from turncoat.evaluation.metrics import METRICS
-from turncoat.evaluation.results import Interval, MetricEstimate, Results, save_results
+from turncoat.evaluation.results import MetricEstimate, Results, save_results
 from turncoat.evaluation.settings import StudySettings
 from turncoat.evaluation.study import build_manifest, run_study
+from turncoat.evaluation.summary import Interval
 from turncoat.reporting import write_report
 from turncoat.reporting.narrative import describe_comparison, list_warnings, summarise
 from turncoat.reporting.paper.latent_map import describe_manifold

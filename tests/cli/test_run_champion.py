@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from turncoat.cli import main
 from turncoat.data import read
 from turncoat.data.schema_file import write_schema
 from turncoat.evaluation.results import load_results
+from turncoat.evaluation.summary import Costs
+from turncoat.evaluation.verdict import describe_verdict
 from turncoat.serving.settings import ServiceSettings
 
 WHERE = "compare --config turncoat.toml --data data.parquet --tiers variational --preset quick"
@@ -57,11 +60,35 @@ def test_compare_saves_the_champion_and_says_how_good_it_is(turncoat, place):
     assert saved.kind == kind
     assert shown[-1] == "run/report.html"
     assert shown[-2] == "Saved the champion to run/champion. Next: turncoat serve run"
-    text = " ".join(shown)
-    assert f"Champion: {kind}, scores by" in text
-    assert "Verdict on test rows: " in text
-    headlines = text.index("Champion vs. XGBoost: champion is ")
-    assert headlines < text.index("Regimes alone vs. logistic regression: ")
+    conclusion = " ".join(describe_verdict(results.verdict, "champion"))
+    assert " ".join(shown).startswith(conclusion)
+    assert 20 <= len(shown) <= 30
+    assert max(map(len, shown)) <= 100
+    words = ("Test part: ", "Your alert budget (", " highest-scored customers had ", "Models with ")
+    places = [next(n for n, line in enumerate(shown) if start in line) for start in words]
+    assert places == sorted(places)
+
+
+def test_costs_come_from_options_then_the_configuration(turncoat, place):
+    def find_costs(options: str = "") -> Costs:
+        found = json.loads(turncoat(f"{QUICK} {options} --json --out run").stdout)
+        summary = load_results(place / "run" / "results.json").summary
+        shown = summary.budgets[summary.shown_budget]
+        assert found["alert_budget"]["net_saving"]["value"] == shown.net_saving.value
+        manifest = json.loads((place / "run" / "manifest.json").read_text())
+        assert manifest["costs"] == asdict(summary.costs)
+        return summary.costs
+
+    assert find_costs() == Costs()
+    schema = place / "turncoat.toml"
+    schema.write_text(f'{schema.read_text()}\n[costs]\nper_review = 2\ncurrency = "USD"\n')
+    assert find_costs() == Costs(2.0, 0.7, "USD")
+    assert find_costs("--cost-per-review 9 --recoverable-share 0.5") == Costs(9.0, 0.5, "USD")
+    refused = turncoat(f"{QUICK} --recoverable-share 70 --out run", status=2).stderr
+    assert "recoverable_share is 70.0; it must be a number from 0 to 1" in refused
+    schema.write_text(schema.read_text().replace("per_review", "review"))
+    refused = turncoat(f"{QUICK} --out run", status=2).stderr
+    assert "turncoat.toml, [costs]: unknown cost 'review'" in refused
 
 
 def test_a_refitted_champion_has_the_same_choices(turncoat, place):

@@ -21,6 +21,7 @@ from turncoat.evaluation.evaluator import evaluate
 from turncoat.evaluation.protocols import CALIBRATION, TEST, Fold, SplitProtocol
 from turncoat.evaluation.results import Results, load_pieces, load_results, save_results
 from turncoat.evaluation.study import Study, run_study
+from turncoat.evaluation.summary import Costs
 from turncoat.features.split_panels import select_visible
 from turncoat.scoring.chain_pieces import PIECE_NAMES
 from turncoat.scoring.detector import DETECTOR_KINDS
@@ -112,6 +113,79 @@ def test_the_verdict_follows_the_interval(studied: tuple[Study, Results, Path]) 
     assert results.verdict == ("better" if low > 0 else "worse" if high < 0 else "as good")
 
 
+def test_the_summary_is_of_the_champion_s_scores(studied: tuple[Study, Results, Path]) -> None:
+    found, results, _ = studied
+    summary, fold = results.summary, found.folds[0]
+    assert summary is not None
+    assert (summary.detector, summary.costs) == ("champion", Costs())
+    precisions = [
+        of(results, one.candidate).metrics["average_precision"].value for one in summary.curves
+    ]
+    assert precisions == sorted(precisions, reverse=True)
+    names = {one.candidate for one in summary.curves}
+    assert {"champion", "XGBoost", "logistic regression"} <= names
+    assert len(names) <= 10
+    assert not any("isotonic" in name or "smoothed" in name or "raw" in name for name in names)
+    test, transactions = fold.rows(TEST), found.transactions
+    labels, scores = fold.labels(TEST), found.scores(0, 1, "champion")[TEST]
+    traffic = summary.traffic
+    assert (traffic.n_rows, traffic.n_frauds) == (len(test), labels.sum())
+    days = np.floor(transactions.times[test] / DAY)
+    assert traffic.n_days == days.max() - days.min() + 1
+    every = np.floor(transactions.times / DAY)
+    inside = (every >= days.min()) & (every <= days.max())
+    assert traffic.scale == pytest.approx(inside.sum() / len(test))
+    paid = transactions.column("paid")[test] * (labels == 1)
+    assert traffic.fraud_value_per_month == pytest.approx(
+        traffic.scale * 30 / traffic.n_days * paid.sum()
+    )
+    order = np.argsort(-scores, kind="stable")
+    for one in summary.budgets:
+        n_whole = int(one.n_alerts)
+        assert labels[order[:n_whole]].sum() <= one.n_caught + 1e-9
+        assert one.n_caught <= labels[order[: n_whole + 1]].sum() + 1e-9
+    others = summary.find_budgets("XGBoost")
+    for gain, own, other in zip(summary.gains, summary.budgets, others, strict=True):
+        gap = own.frauds_per_month.value - other.frauds_per_month.value
+        assert gain.value == pytest.approx(gap)
+    savings = [one.net_saving.value for one in summary.budgets]
+    assert savings[summary.best_budget] == max(savings)
+    assert [one.candidate for one in summary.reliability] == ["champion", "XGBoost"]
+    assert results.regimes[0].detector == "champion"
+
+
+def test_the_highest_scored_customers_are_those_of_the_scores(
+    studied: tuple[Study, Results, Path],
+) -> None:
+    found, results, _ = studied
+    assert results.summary is not None
+    fold, transactions = found.folds[0], found.transactions
+    test, scores = fold.rows(TEST), found.scores(0, 1, "champion")[TEST]
+    best: dict[str, int] = {}
+    for place in np.argsort(-scores, kind="stable"):
+        key = str(transactions.customers[transactions.customer_codes[test[place]]])
+        best.setdefault(key, int(place))
+    customers = results.summary.top_customers
+    assert [one.customer for one in customers] == list(best)[:10]
+    for one in customers:
+        row = test[best[one.customer]]
+        assert one.probability == pytest.approx(scores[best[one.customer]])
+        assert one.interval[0] <= one.probability <= one.interval[1]
+        assert one.is_fraud == (transactions.labels[row] == 1)
+        assert one.path[-1].transaction == str(transactions.ids[row])
+        assert 1 <= len(one.path) <= 12
+        times = [step.time for step in one.path]
+        assert times == sorted(times)
+        (score,) = (
+            s
+            for _, s in found.champion.explain(transactions, one.customer, one.path[-1].transaction)
+        )
+        texts = {reason.text for reason in score.reasons}
+        assert 1 <= len(one.reasons) <= 3
+        assert {reason.text for reason in one.reasons} <= texts
+        assert one.n_earlier + len(one.path) == score.n_seen
+
+
 def test_a_champion_that_was_lost_is_chosen_again_and_the_same(
     studied: tuple[Study, Results, Path], tmp_path: Path
 ) -> None:
@@ -128,6 +202,9 @@ def test_without_xgboost_there_is_no_champion(tmp_path: Path) -> None:
     results = evaluate(found)
     assert found.champion is None
     assert (results.champions, results.verdict, results.pieces) == ((), "", None)
+    assert results.summary is not None
+    assert results.summary.detector == "variational, anchored, corrected, filtered"
+    assert results.summary.gains == ()
     headlines = [one.topic for one in results.comparisons if one.topic]
     assert headlines[:2] == ["regimes_logistic", "regimes_logistic"]
 

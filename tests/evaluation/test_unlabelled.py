@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score
 from tests.evaluation.samples import SCHEMA, make_portfolio
 from turncoat import DataError
 from turncoat.data import Transactions, read
+from turncoat.data.splits import DAY
 from turncoat.evaluation.candidates import ScoreColumn, calibrate
 from turncoat.evaluation.evaluator import Evaluator, evaluate
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN
@@ -66,6 +67,13 @@ def test_only_labelled_rows_are_judged(studied: tuple[Study, Results]) -> None:
     part = next(part for part in results.parts if part.part == "test")
     assert (part.n_rows, part.n_unlabelled) == (len(labels), int((~known).sum()))
     assert part.n_frauds == (labels == 1).sum()
+    assert results.summary is not None
+    traffic = results.summary.traffic
+    assert (traffic.n_rows, traffic.n_frauds) == (known.sum(), (labels == 1).sum())
+    times = np.floor(study.transactions.times / DAY)
+    days = times[fold.rows(TEST)]
+    inside = (times >= days.min()) & (times <= days.max()) & (every >= 0)
+    assert traffic.scale == pytest.approx(inside.sum() / known.sum())
 
 
 def test_baselines_and_calibrators_learn_from_labelled_rows(studied: tuple[Study, Results]) -> None:

@@ -52,13 +52,13 @@ def make_columns(noise: dict[str, float | None], seed: int = 0) -> dict[str, Sco
 @pytest.mark.parametrize(
     ("noise", "expected", "words"),
     [
-        ({DETECTOR: None, XGBOOST: 1.0}, CHANCE, "no better than chance. Do not use it"),
-        ({DETECTOR: None, XGBOOST: None}, CHANCE, "no better than chance. Do not use it"),
-        ({DETECTOR: 1.0, XGBOOST: 2.0}, BETTER, "better than XGBoost. Use it."),
-        ({DETECTOR: 1.0, XGBOOST: 1.0}, AS_GOOD, "as good as XGBoost. Use it for its intervals"),
-        ({DETECTOR: 2.0, XGBOOST: 1.0}, WORSE, "worse than XGBoost. Give it more time (--budget)"),
+        ({DETECTOR: None, XGBOOST: 1.0}, CHANCE, "Do not use the detector: it is no better than"),
+        ({DETECTOR: None, XGBOOST: None}, CHANCE, "Do not use the detector: it is no better than"),
+        ({DETECTOR: 1.0, XGBOOST: 2.0}, BETTER, "Use the detector: it is better than XGBoost."),
+        ({DETECTOR: 1.0, XGBOOST: 1.0}, AS_GOOD, "The detector is as good as XGBoost. Use it for"),
+        ({DETECTOR: 2.0, XGBOOST: 1.0}, WORSE, "Keep XGBoost: the detector is worse. Give it"),
         ({DETECTOR: 1.0}, "", ""),
-        ({DETECTOR: None}, CHANCE, "no better than chance"),
+        ({DETECTOR: None}, CHANCE, "Do not use the detector"),
     ],
 )
 def test_the_verdict_is_that_of_the_scores(

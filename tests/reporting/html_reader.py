@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-_EMPTY = {"meta", "br", "link", "img", "path", "use", "rect", "input", "hr"}
+_EMPTY = {"meta", "br", "link", "img", "path", "use", "input", "hr"}
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         text = data.strip()
-        if not text or self._open[-1] == "style":
+        if not text or self._open[-1] in ("style", "script"):
             return
         self.words.append(text)
         if self._table and self._in_head:

@@ -16,7 +16,6 @@ from turncoat.evaluation.results import (
     Curves,
     DataSummary,
     EncoderTraining,
-    Interval,
     MetricEstimate,
     OrderRow,
     OrderSelection,
@@ -31,6 +30,20 @@ from turncoat.evaluation.results import (
     StudyWarning,
     TierRow,
 )
+from turncoat.evaluation.summary import (
+    AlertBudget,
+    AlertCurve,
+    Costs,
+    Figure,
+    Interval,
+    PathStep,
+    Reliability,
+    ReliabilityBin,
+    Summary,
+    TopCustomer,
+    Traffic,
+)
+from turncoat.scoring.reasons import Reason
 
 _BASE = 0.0083712
 _SPREADS = {
@@ -146,6 +159,105 @@ def rich() -> Results:
         encoder_trainings=(_training("neural", 24), _training("neural, weighted", 31, 119.4567)),
         latent_maps=(_latents("neural", 200),),
         joint_training=_joint(),
+        summary=summary(),
+    )
+
+
+def summary(has_amounts: bool = True) -> Summary:
+    """A detector, XGBoost and six more models over seven budgets."""
+    detector = "variational, anchored, corrected, filtered"
+    names = {
+        "XGBoost on beliefs and features": 1.0,
+        "XGBoost inside the variational regimes": 0.98,
+        "XGBoost": 0.97,
+        "random forest": 0.9,
+        detector: 0.85,
+        "Baum-Welch, anchored, corrected, filtered": 0.8,
+        "logistic regression": 0.7,
+        "variational, corrected, filtered": 0.5,
+    }
+    costs, alerts = Costs(4.0, 0.5, "CHF"), (10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+    curves = [
+        AlertCurve(name, tuple(_budget(one, skill, costs, has_amounts) for one in alerts))
+        for name, skill in names.items()
+    ]
+    bins = tuple(
+        ReliabilityBin(score, Figure(0.9 * score, (0.7 * score, min(1.2 * score, 1.0))), rows)
+        for score, rows in ((0.9, 100), (0.4, 300), (0.06, 2000), (0.004, 266_140))
+    )
+    return Summary(
+        detector=detector,
+        costs=costs,
+        traffic=Traffic(
+            268_540,
+            2_248,
+            9_803,
+            14,
+            1.25,
+            23_976.8,
+            6_021.4,
+            481_712.0 if has_amounts else None,
+            3,
+        ),
+        curves=tuple(curves),
+        shown_budget=4,
+        best_budget=5 if has_amounts else None,
+        gains=tuple(Figure(-12.0 - place, (-31.5, 4.2)) for place in range(len(alerts))),
+        reliability=(Reliability(detector, bins), Reliability("XGBoost", bins[:3])),
+        top_customers=tuple(_customer(place) for place in range(10)),
+        has_calendar=True,
+    )
+
+
+def _budget(alerts: float, skill: float, costs: Costs, has_amounts: bool) -> AlertBudget:
+    recall = skill * alerts / (alerts + 150)
+    frauds = 6_021.4 * recall
+    precision = frauds / (30 * alerts)
+
+    def figure(value: float) -> Figure:
+        return Figure(value, (0.9 * value, 1.08 * value))
+
+    value = 480_000 * recall
+    lost, cost = costs.recoverable_share * value, costs.per_review * 30 * alerts
+    return AlertBudget(
+        alerts_per_day=alerts,
+        alerted_share=alerts / 23_976.8,
+        reviews_per_month=30 * alerts,
+        n_alerts=14 * alerts / 1.25,
+        n_caught=2_248 * recall,
+        frauds_per_month=figure(frauds),
+        recall=figure(recall),
+        precision=figure(precision),
+        false_alerts=figure(1 / precision - 1),
+        value_per_month=figure(value) if has_amounts else None,
+        value_share=figure(recall) if has_amounts else None,
+        loss_prevented=lost if has_amounts else None,
+        review_cost=cost if has_amounts else None,
+        net_saving=Figure(lost - cost, (0.9 * lost - cost, 1.08 * lost - cost))
+        if has_amounts
+        else None,
+    )
+
+
+def _customer(place: int) -> TopCustomer:
+    start = 1_530_000_000.0 + 86_400 * place
+    path = [
+        PathStep(f"t{place}-{step}", start + 3600 * step, 12.5 * (step + 1), chance, step % 4)
+        for step, chance in enumerate((0.004, 0.02, 0.99 - place / 50)[: 1 + place % 3])
+    ]
+    reasons = (
+        Reason("amount", f"amount {place}, 12x this customer's usual", 2.4),
+        Reason("TERMINAL_ID", "TERMINAL_ID 7 probably compromised", 1.2, 0.61),
+    )
+    last = path[-1].probability
+    return TopCustomer(
+        customer=f"customer {place}",
+        is_fraud=place % 4 != 3,
+        probability=last,
+        interval=(0.9 * last, min(1.1 * last, 1.0)),
+        reasons=reasons[: 1 + place % 2],
+        path=tuple(path),
+        n_earlier=37 * place,
     )
 
 
@@ -238,6 +350,32 @@ def hostile(name: str) -> Results:
             for one in base.latent_maps
         ),
         joint_training=replace(_joint(), runs=(JointRun(name, _joint().runs[0].cycles),)),
+        verdict=name,
+        summary=_hostile_summary(name),
+    )
+
+
+def _hostile_summary(name: str) -> Summary:
+    base = summary()
+    curve = AlertCurve(name, base.budgets)
+    reason = Reason(name, name, 1.0)
+    customers = tuple(
+        replace(
+            one,
+            customer=name,
+            reasons=(reason,),
+            path=tuple(replace(step, transaction=name) for step in one.path),
+        )
+        for one in base.top_customers
+    )
+    return replace(
+        base,
+        detector=name,
+        curves=(curve,),
+        gains=(),
+        costs=Costs(currency="</script>"),
+        reliability=(Reliability(name, base.reliability[0].bins),),
+        top_customers=customers,
     )
 
 

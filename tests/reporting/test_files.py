@@ -21,6 +21,7 @@ def _few() -> Results:
         "comparisons": rich.comparisons[:1],
         "selections": rich.selections[:1],
         "encoder_trainings": rich.encoder_trainings[:1],
+        "summary": None,
     }
     return replace(rich, candidates=rich.candidates[1:3], scoring_variants=(), **few)
 

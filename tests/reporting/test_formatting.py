@@ -51,6 +51,37 @@ def test_shares() -> None:
     assert show.round_percent(0.005) == f"0.5{SPACE}%"
 
 
+def test_estimates_have_two_or_three_digits() -> None:
+    shown = [show.share(v) for v in (0.589, 0.0866, 0.00041, 1.0, 0.99967, 0.991, 0.0, -0.2, None)]
+    texts = ("59", "8.7", "0.041", "100", "99.9", "99.1", "0", f"{MINUS}20")
+    assert shown == [*(f"{text}{SPACE}%" for text in texts), DASH]
+    assert [show.significant(v) for v in (12345.6, 0.6799, 7.0, -31.55, None, math.inf)] == [
+        "12,300",
+        "0.68",
+        "7",
+        f"{MINUS}31.6",
+        DASH,
+        DASH,
+    ]
+    assert [show.tally(v) for v in (89.3, 152.4, 9.96, 4.56, 0.123)] == [
+        "89",
+        "152",
+        "10",
+        "4.6",
+        "0.12",
+    ]
+    assert show.money(11972.6, "EUR") == f"EUR{SPACE}12,000"
+    assert show.show_range(None, show.share) == DASH
+    assert show.show_range((0.1, 0.25), show.share) == f"10{SPACE}% to 25{SPACE}%"
+
+
+def test_features_have_words() -> None:
+    named = {name: show.name_feature(name) for name in ("sum_week", "no_addr1", "V131")}
+    assert named["sum_week"] == "amounts in the last week"
+    assert named["no_addr1"] == "addr1 is missing"
+    assert named["V131"] == "V131"
+
+
 def test_p_values() -> None:
     assert [show.p_value(value) for value in (0.0, 0.0314, None)] == ["< 0.0001", "0.031", DASH]
 

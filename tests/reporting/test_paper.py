@@ -278,7 +278,7 @@ def test_a_large_map_is_light_and_loads_nothing() -> None:
     )
     html = read.html()
     assert "<image" not in html
-    assert "default-src 'none'; style-src 'unsafe-inline'\"" in html
+    assert "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" in html
 
 
 def test_axes_show_fraud_above_and_regimes_below() -> None:

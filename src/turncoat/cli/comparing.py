@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from rich.console import Console
-from rich.table import Table
 from typer import Argument, Option, echo
 
 from turncoat.cli import fitting
@@ -19,8 +19,9 @@ from turncoat.panel import LABEL_DELAY_DAYS
 
 if TYPE_CHECKING:
     from turncoat.data import Transactions
-    from turncoat.evaluation.results import CandidateResult, Results
+    from turncoat.evaluation.results import Results
     from turncoat.evaluation.settings import StudySettings
+    from turncoat.evaluation.summary import Costs
 
 Preset = Literal["quick", "default", "paper"]
 Protocol = Literal["matched", "chronological", "paper", "handbook"]
@@ -42,12 +43,11 @@ _TRIALS_HELP = "Trials of XGBoost's search. Default: as in the preset."
 _SEEDS_HELP = "Comma-separated; the report shows the spread over several seeds."
 _CARDS_HELP = "Handbook protocol: keep cards known to be compromised."
 _SCENARIO_HELP = "A column with the kind of fraud, for a table; no model sees it."
+_REVIEW_HELP = "Cost of reviewing one alert. Default: [costs] in the turncoat.toml, or 5."
+_SHARE_HELP = "Share of a caught fraud's amount that is recovered. Default: as before, or 0.7."
+_CURRENCY_HELP = "Currency of amounts and costs. Default: as before, or EUR."
 _REFIT_HELP = "Fit the champion again to all but the test part before it is saved."
 _MANIFEST_HELP = "The manifest.json of a run to repeat; overrides other options."
-
-_SHOWN = {"average_precision": ("AP", 3), "auroc": ("AUROC", 3), "ks": ("KS", 3)}
-_SHOWN |= {"ece_mass": ("ECE", 4), "log_loss": ("log loss", 4)}
-_SHOWN["card_precision_100"] = ("cards@100", 3)
 
 
 def compare(
@@ -77,6 +77,9 @@ def compare(
     all_cards: Annotated[bool, Option("--all-cards", help=_CARDS_HELP)] = False,
     label_delay_days: Annotated[float, Option(help=fitting.DELAY_HELP)] = LABEL_DELAY_DAYS,
     scenario: Annotated[str, Option(help=_SCENARIO_HELP)] = "",
+    cost_per_review: Annotated[float | None, Option(help=_REVIEW_HELP)] = None,
+    recoverable_share: Annotated[float | None, Option(help=_SHARE_HELP)] = None,
+    currency: Annotated[str | None, Option(help=_CURRENCY_HELP)] = None,
     refit: Annotated[bool, Option("--refit", help=_REFIT_HELP)] = False,
     manifest: Annotated[Path | None, Option(help=_MANIFEST_HELP)] = None,
     as_json: Annotated[bool, Option("--json", help="Print the metrics as JSON.")] = False,
@@ -87,6 +90,7 @@ def compare(
 
     Examples:
     `turncoat compare --config turncoat.toml --out run/`
+    `turncoat compare --config turncoat.toml --cost-per-review 8 --currency USD --out run/`
     `turncoat compare --config turncoat.toml --refit --out run/`
     `turncoat compare --config handbook --data months.parquet --protocol handbook --out run/`
     `turncoat compare --config turncoat.toml --tiers variational,neural --ablation joint --out run/`
@@ -95,6 +99,7 @@ def compare(
     """
     from turncoat.data import read
     from turncoat.evaluation.study import fingerprint_data, load_manifest
+    from turncoat.evaluation.summary import Costs
 
     fingerprint = None
     if manifest is not None:
@@ -102,8 +107,10 @@ def compare(
         source = Path(content["source"]) if data is None else data
         config, scenario = content["schema"], content["scenario"]
         fingerprint = content["data_fingerprint"]
+        costs = Costs.from_dict(content.get("costs", {}), str(manifest))
     else:
         source = fitting.find_data(data, config)
+        costs = _find_costs(config, cost_per_review, recoverable_share, currency)
         widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
         optional = {"n_trials": trials, "latent_dims": widths or None, "max_epochs": max_epochs}
         optional["class_weighting"] = class_weighting
@@ -138,7 +145,7 @@ def compare(
         remedy = "Give its data with --data, or start a new run"
         raise DataError(f"{source}: not the data of {manifest}. {remedy}")
     origin = str(source), config, scenario
-    results = _run_and_report(transactions, settings, out, origin, refit)
+    results = _run_and_report(transactions, settings, out, origin, costs, refit)
     _show_results(results, out, as_json, refit)
 
 
@@ -169,6 +176,7 @@ def demo(
     """
     from turncoat.data import read
     from turncoat.data.simulators import simulate_files
+    from turncoat.evaluation.summary import Costs
     from turncoat.storage import replace_folder
 
     data = out / f"data-{rows}-{seed}"
@@ -184,9 +192,7 @@ def demo(
         seed=seed, seeds=(seed,), temperature=AUTO, **models
     )
     run = out / f"run-{rows}-{seed}"
-    results = _run_and_report(transactions, settings, run, (str(data), "ieee-cis", ""))
-    detector = run / CHAMPION_FOLDER
-    echo(f"saved detector: {detector}; try turncoat score {detector} {data} --out scores.parquet")
+    results = _run_and_report(transactions, settings, run, (str(data), "ieee-cis", ""), Costs())
     _show_results(results, run)
 
 
@@ -211,11 +217,26 @@ def _default_baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
     return BASELINES if NEURAL in tiers else tuple(name for name in BASELINES if name != "lstm")
 
 
+def _find_costs(
+    config: str, per_review: float | None, recoverable_share: float | None, currency: str | None
+) -> Costs:
+    """Costs from the options, else from `[costs]` of the configuration, else the defaults."""
+    from turncoat.data.schema_file import load_table
+    from turncoat.evaluation.summary import Costs
+
+    table = load_table(config, "costs") if config.endswith(".toml") else {}
+    costs = Costs.from_dict(table, f"{config}, [costs]")
+    given = {"per_review": per_review, "recoverable_share": recoverable_share, "currency": currency}
+    options = {name: value for name, value in given.items() if value is not None}
+    return Costs.from_dict(asdict(costs) | options, "the options")
+
+
 def _run_and_report(
     data: Transactions,
     settings: StudySettings,
     out: Path,
     origin: tuple[str, str, str],
+    costs: Costs,
     refit: bool = False,
 ) -> Results:
     """Run the study, evaluate it and write everything; `origin` is source, schema, scenario."""
@@ -241,8 +262,8 @@ def _run_and_report(
         console.print(text, highlight=False, soft_wrap=True)
         raise
     with console.status(f"evaluating, {settings.n_resamples:,} resamples"):
-        results = evaluate(study, scenarios)
-    manifest = build_manifest(study, *origin)
+        results = evaluate(study, scenarios, costs)
+    manifest = build_manifest(study, *origin, costs)
     save_results(results, out / "results.json")
     replace_file(out / "manifest.json", json.dumps(manifest, indent=1).encode())
     write_report(results, manifest, out)
@@ -268,39 +289,25 @@ def _read_scenarios(transactions: Transactions, source: str, column: str) -> Any
 
 
 def _show_results(results: Results, out: Path, as_json: bool = False, refit: bool = False) -> None:
-    """Print the main metrics, the summary, the champion and the path of the report."""
-    from turncoat.reporting import narrative, pieces
+    """Print the summary, and the paths of the champion and the report."""
+    from turncoat.reporting import narrative
+    from turncoat.reporting.terminal import write_summary
 
-    report = out / "report.html"
-    warnings = narrative.list_warnings(results)
-    metrics = {
-        one.name: {metric: estimate.value for metric, estimate in one.metrics.items()}
-        for one in results.candidates
-    }
+    report, summary = out / "report.html", results.summary
     if as_json:
-        content: dict[str, Any] = {"report": str(report), "metrics": metrics, "warnings": warnings}
+        metrics = {
+            one.name: {metric: estimate.value for metric, estimate in one.metrics.items()}
+            for one in results.candidates
+        }
+        content: dict[str, Any] = {"report": str(report), "metrics": metrics}
+        content["warnings"] = narrative.list_warnings(results)
         content["champion"] = _summarize_champion(results, out, refit)
+        if summary is not None:
+            content["alert_budget"] = asdict(summary.budgets[summary.shown_budget])
         echo(json.dumps(content))
         return
-    folds = f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""
-    title = f"{narrative.title_results(results)}: test part, out of sample{folds}"
-    rows: list[tuple[str, Any, str]]
-    rows = [(one.name, metrics[one.name], "") for one in results.candidates if _is_main(one)]
-    rows += [(f"published: {one.name}", one.metrics, "dim") for one in results.published]
-    shown = {key: each for key, each in _SHOWN.items() if any(key in row[1] for row in rows)}
-    table = Table("", *(label for label, _ in shown.values()), title=title)
-    for name, values, style in rows:
-        found = ((values.get(metric), digits) for metric, (_, digits) in shown.items())
-        cells = ("" if value is None else f"{value:.{digits}f}" for value, digits in found)
-        table.add_row(name, *cells, style=style)
-    console = Console()
-    console.print(table)
-    headlines = (narrative.describe_comparison(one) for one in results.comparisons if one.topic)
-    alerts = (f"Warning: {warning}" for warning in warnings)
-    summary = (*narrative.summarise(results), *narrative.list_scores(results))
-    champion = (*narrative.describe_champions(results), *pieces.describe_pieces(results))
-    for line in (*summary, *headlines, *alerts, *champion):
-        console.print(line, markup=False, highlight=False)
+    for line in write_summary(results):
+        echo(line)
     if results.champions:
         fitted = ", fitted again to all but the test part" if refit else ""
         command = shlex.join(["turncoat", "serve", str(out)])
@@ -321,13 +328,6 @@ def _summarize_champion(results: Results, out: Path, refit: bool) -> dict[str, A
         "verdict": results.verdict,
         "differences": {one.second: (one.difference, *one.customer_interval) for one in gaps},
     }
-
-
-def _is_main(one: CandidateResult) -> bool:
-    """Whether a candidate is one to use, not a variant that only the report shows."""
-    if one.family == "hmm":
-        return (one.kind, one.mode, one.note) == ("corrected", "filtered", "")
-    return one.family in ("champion", "baseline", "hybrid", "ranker")
 
 
 def _split(text: str) -> tuple[str, ...]:

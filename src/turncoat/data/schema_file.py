@@ -1,4 +1,4 @@
-"""`turncoat.toml`: the file in which a user keeps the schema of their data."""
+"""`turncoat.toml`: the file in which a user keeps the schema of their data and other settings."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ def load_data_path(path: str | os.PathLike[str]) -> Path | None:
     if not is_valid or not isinstance(table.get("file", ""), str):
         raise ConfigError(f'{toml}: [data] must hold only `file = "..."`; found {table!r}')
     return toml.parent / table["file"] if table.get("file") else None
+
+
+def load_table(path: str | os.PathLike[str], name: str) -> dict[str, Any]:
+    """Another table of the TOML file; empty if there is none."""
+    table = _load_toml(Path(path)).get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: [{name}] must be a table; found {table!r}")
+    return table
 
 
 def _load_toml(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from scipy.stats import wilcoxon
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.metrics import ROW_METRICS, ScoredLabels, mean_of_known, row_metrics
-from turncoat.evaluation.results import Interval
+from turncoat.evaluation.summary import Interval
 from turncoat.numerics.engine import available_threads
 
 Column = str | Sequence[str]  # one column, or several whose mean is meant, such as seeds

@@ -76,6 +76,11 @@ def load_champion_choice(folder: Path) -> ChampionChoice:
     return load_choice(folder / _CHOICE_FILE)
 
 
+def measure_saturation(beliefs: Array) -> float:
+    """Share of rows whose belief [N, K] in one regime is almost certain."""
+    return float((beliefs.max(axis=1) > _SATURATED).mean())
+
+
 def _load_xgboost(folder: Path) -> FittedTrees:
     return FittedTrees.load(folder / _XGBOOST_FILE)
 
@@ -131,7 +136,7 @@ def hmm_candidate(
                 if mode == "filtered":
                     rates = fitted.calibration_.in_sample.rates
                     scores[in_sample][part] = (scored.belief @ rates)[places]
-                    saturation = float((scored.belief[places].max(axis=1) > _SATURATED).mean())
+                    saturation = measure_saturation(scored.belief[places])
             if has_head:
                 scores[head][part] = fitted.model_.predict_head_probs(panel)[places]
         return CandidateScores(scores, {"saturation": saturation})

@@ -19,6 +19,7 @@ from turncoat.evaluation.candidates import (
     ScoreColumn,
     calibrate,
     load_champion_choice,
+    measure_saturation,
 )
 from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, ScoredLabels, or_none
 from turncoat.evaluation.paper.latent_map import LatentMap, build_latent_map
@@ -33,7 +34,9 @@ from turncoat.evaluation.results import (
 )
 from turncoat.evaluation.settings import NEURAL
 from turncoat.evaluation.study import Study
-from turncoat.evaluation.verdict import DETECTOR, XGBOOST, Evaluation, Figure
+from turncoat.evaluation.summarising import summarise
+from turncoat.evaluation.summary import Costs, Figure
+from turncoat.evaluation.verdict import DETECTOR, XGBOOST, Evaluation
 from turncoat.models.neural.model import NeuralVariationalHMM
 
 _MIN_CARDS = 200  # a day; with fewer, the share of frauds among 100 cards says little
@@ -73,7 +76,9 @@ _MAX_ECE_SHARE, _MAX_ECE_OVER_CHANCE = 0.25, 2.0
 _MAX_SATURATION, _MIN_TEMPORAL_SHARE, _MIN_STABILITY = 0.95, 0.01, 0.5
 
 
-def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
+def evaluate(
+    study: Study, scenarios: Array | None = None, costs: Costs | None = None
+) -> results.Results:
     """Everything that a report shows; `scenarios` [N] names each transaction's kind of fraud."""
     evaluator = Evaluator(study)
     settings, transactions = study.settings, study.transactions
@@ -107,6 +112,7 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
         pieces=study.pieces,
         champions=tuple(_list_champions(study)),
         verdict=_judge_champion(evaluator, comparisons, parts),
+        summary=summarise(evaluator, costs or Costs()),
     )
 
 
@@ -333,7 +339,13 @@ def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float | No
 
 
 def _describe_all_regimes(study: Study) -> Iterator[RegimeTable]:
-    """Regimes of the first fold and seed."""
+    """Regimes of the champion of the last fold, and of the detectors of the first; first seed."""
+    champion, fold = study.champion, study.folds[-1]
+    if champion is not None:
+        panel, places = fold.panel(TEST, champion.features_)
+        beliefs = champion.model_.filter(panel).probs[places]
+        held_out, _ = fold.panel(CALIBRATION, champion.features_)
+        yield describe_regimes(CHAMPION, champion, held_out, measure_saturation(beliefs))
     for key, title in study.settings.detectors.items():
         fit = study.first_fits[key]
         detector, saturation = fit.detector, fit.outcome.figures["saturation"]

@@ -15,10 +15,10 @@ from turncoat.errors import BundleError
 from turncoat.evaluation.paper.joint_training import JointTraining
 from turncoat.evaluation.paper.latent_map import LatentMap
 from turncoat.evaluation.protocols import SplitProtocol
+from turncoat.evaluation.summary import Interval, Summary
 from turncoat.storage import replace_file
 
-VERSION = 3
-Interval = tuple[float, float]
+VERSION = 4
 Kind = TypeVar("Kind")
 
 
@@ -339,6 +339,7 @@ class Results:
     # "as good" or "no better than chance"; empty if it cannot be said.
     verdict: str = ""
     pieces: PieceTable | None = None  # None if no champion considered two-sided chains
+    summary: Summary | None = None  # what the first screen shows
     version: int = VERSION
 
 

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,6 +35,7 @@ from turncoat.evaluation.pieces import measure_pieces
 from turncoat.evaluation.protocols import Fold
 from turncoat.evaluation.results import PieceTable, load_joint_training, load_pieces, save_results
 from turncoat.evaluation.settings import NEURAL, StudySettings
+from turncoat.evaluation.summary import Costs
 from turncoat.features.split_panels import build_fit_panel
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.neural.encoder import Encoder, split_training_rows
@@ -183,7 +184,9 @@ def fingerprint_data(transactions: Transactions) -> str:
     return digest([transactions.schema.to_dict(), names], arrays)
 
 
-def build_manifest(study: Study, source: str, schema: str, scenario: str) -> dict[str, Any]:
+def build_manifest(
+    study: Study, source: str, schema: str, scenario: str, costs: Costs | None = None
+) -> dict[str, Any]:
     """Versions, data and settings: enough to repeat the run bit for bit."""
     packages = {}
     for name in PACKAGES:
@@ -195,6 +198,7 @@ def build_manifest(study: Study, source: str, schema: str, scenario: str) -> dic
         "scenario": scenario,
         "data_fingerprint": study.fingerprint,
         "settings": study.settings.to_dict(),
+        "costs": asdict(costs or Costs()),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "packages": packages,

@@ -18,7 +18,7 @@ from turncoat.evaluation.baselines import LogisticBaseline
 from turncoat.evaluation.bootstrap import bootstrap
 from turncoat.evaluation.metrics import METRICS, ScoredLabels, measure
 from turncoat.evaluation.protocols import TEST, TRAIN, Fold
-from turncoat.evaluation.results import Interval
+from turncoat.evaluation.summary import Figure
 from turncoat.features.split_panels import select_visible
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.tuning import XGBoostParams
@@ -28,9 +28,9 @@ from turncoat.scoring.rankers import RankerRows, XGBoostRanker
 DETECTOR, XGBOOST, LOGISTIC = "detector", "XGBoost", "logistic regression"
 SHOWN = {
     "average_precision": "average precision",
-    "recall_at_0.5%": "recall, 0.5 % alerted",
+    "recall_at_0.5%": "frauds caught, 0.5 % alerted",
     "precision_at_0.5%": "precision, 0.5 % alerted",
-    "recall_at_1%": "recall, 1 % alerted",
+    "recall_at_1%": "frauds caught, 1 % alerted",
     "precision_at_1%": "precision, 1 % alerted",
     "ece_mass": "ECE",
     "auroc": "AUROC",
@@ -38,20 +38,18 @@ SHOWN = {
 CHANCE, BETTER, WORSE, AS_GOOD = "no better than chance", "better", "worse", "as good"
 _N_RESAMPLES = 500
 _LOGISTIC_ROWS = 60_000
-_ADVICE = {
-    CHANCE: "Do not use it. Check labels and columns, or give more data",
-    BETTER: "Use it",
-    AS_GOOD: "Use it for its intervals and reasons, or keep XGBoost",
-    WORSE: "Give it more time (--budget) or data; until then XGBoost ranks better",
+_VERDICTS = {  # a conclusion, and what to do
+    CHANCE: (
+        "Do not use the {name}: it is no better than chance",
+        "Check labels and columns, or give more data",
+    ),
+    BETTER: ("Use the {name}: it is better than XGBoost", ""),
+    AS_GOOD: (
+        "The {name} is as good as XGBoost",
+        "Use it for its intervals and reasons, or keep XGBoost",
+    ),
+    WORSE: ("Keep XGBoost: the {name} is worse", "Give it more data, or a longer search"),
 }
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A metric with its 90 % interval by customer; None where it does not exist."""
-
-    value: float | None
-    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -99,13 +97,19 @@ class Evaluation:
             text = f"average precision less {name}'s: {_format(gap, 3, sign='+')}"
             lines.append(f"{text[0].upper()}{text[1:]}")
         if self.verdict:
-            against = "" if self.verdict == CHANCE else " than XGBoost"
-            against = " as XGBoost" if self.verdict == AS_GOOD else against
-            lines.append(f"Verdict: {self.verdict}{against}. {_ADVICE[self.verdict]}.")
+            lines.append(f"Verdict: {' '.join(describe_verdict(self.verdict, DETECTOR))}")
         logistic = self.differences.get(LOGISTIC)
         if logistic is not None and logistic.interval is not None and logistic.interval[1] < 0:
             lines.append("Logistic regression on the same rows does better.")
         return "\n".join(lines)
+
+
+def describe_verdict(verdict: str, name: str) -> tuple[str, ...]:
+    """What to conclude from a verdict on the detector `name`, and what to do: one or two sentences.
+
+    Empty for an unknown verdict.
+    """
+    return tuple(f"{text.format(name=name)}." for text in _VERDICTS.get(verdict, ()) if text)
 
 
 def evaluate_scores(columns: Mapping[str, ScoredLabels], seed: int = 0) -> Evaluation:

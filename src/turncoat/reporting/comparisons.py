@@ -20,7 +20,7 @@ from turncoat.reporting.tables import Cell, Column, Table, build_table
 
 _TIER_METRICS = ("average_precision", "auroc", "ece_mass")
 _PAPER_METRICS = ("average_precision", "ks", "ece_width", "ece_mass")
-_GREYED = "Calibration metrics of scores that are not probabilities are greyed out."
+GREYED = "Calibration metrics of scores that are not probabilities are greyed out."
 
 
 def provenance(
@@ -36,6 +36,12 @@ def provenance(
     return f"{where}; inference: {inference}; out of sample."
 
 
+def list_candidates(results: Results, names: Iterable[str]) -> list[CandidateResult]:
+    """The candidates of these names, in their order; unknown ones are left out."""
+    by_name = {one.name: one for one in results.candidates}
+    return [by_name[name] for name in names if name in by_name]
+
+
 def group_by_family(candidates: Iterable[CandidateResult]) -> dict[str, list[CandidateResult]]:
     """Candidates by family, in the order of the page; unknown families last."""
     unknown = sorted({one.family for one in candidates} - set(show.FAMILIES))
@@ -48,7 +54,7 @@ def candidates_table(results: Results) -> Table:
     """The main metrics, a row per candidate."""
     present = show.order_metrics(metric for one in results.candidates for metric in one.metrics)
     shown = [metric for metric in show.MAIN_METRICS if metric in present] or present
-    columns = [Column("candidate", "Model", get=_candidate_cell), *map(_metric_column, shown)]
+    columns = [Column("candidate", "Model", get=_candidate_cell), *map(metric_column, shown)]
     families = group_by_family(results.candidates).items()
     groups = {show.title_of(family): members for family, members in families}
     rows = "All models on the same rows."
@@ -56,7 +62,7 @@ def candidates_table(results: Results) -> Table:
         rows = "Not all on the same rows, see the warnings."
     caption = (
         f"{rows} Small type: 90 % bootstrap interval over customers, and ± the standard deviation "
-        f"over seeds if there are several. {_GREYED} {provenance(results, results.candidates)}"
+        f"over seeds if there are several. {GREYED} {provenance(results, results.candidates)}"
     )
     return build_table("candidates", caption, columns, groups, "family")
 
@@ -101,7 +107,7 @@ def all_metrics_table(results: Results) -> Table:
         rows = (_metric_cells(one, metric) for metric in show.order_metrics(one.metrics))
         groups.append(tables.RowGroup(one.name, tuple(rows)))
     text = "All metrics. Intervals are 90 % bootstrap intervals of the mean."
-    caption = f"{text} {_GREYED} {provenance(results, results.candidates)}"
+    caption = f"{text} {GREYED} {provenance(results, results.candidates)}"
     return Table("all_metrics", caption, columns, tuple(groups), "candidate")
 
 
@@ -144,7 +150,7 @@ def tiers_table(results: Results) -> Table:
         Column("n_states", "K", show.count),
         Column("latent_dim", "Latents", show.count, "width of the encoder's output"),
         *(Column(n, t, shown, about, partial(figure, n, shown)) for n, t, shown, about in figures),
-        *(_metric_column(metric, score) for metric in _TIER_METRICS),
+        *(metric_column(metric, score) for metric in _TIER_METRICS),
     ]
     members = [by_name[row.candidate] for row in results.tiers if row.candidate in by_name]
     caption = (
@@ -169,9 +175,9 @@ def scoring_table(results: Results) -> Table:
     caption = (
         "What correction and inference change. A raw score is the belief in the fraud regime; a "
         "corrected one weighs regimes by their fraud rates. "
-        f"{_GREYED} {provenance(results, members)}"
+        f"{GREYED} {provenance(results, members)}"
     )
-    columns = [Column("score", "Score", get=variant), *map(_metric_column, shown)]
+    columns = [Column("score", "Score", get=variant), *map(metric_column, shown)]
     return build_table("scoring", caption, columns, groups, "tier")
 
 
@@ -185,7 +191,7 @@ def published_table(results: Results) -> Table:
             return _estimate_cell(metric, row)._replace(small=())
         return Cell(show.published(row.metrics.get(metric)), row.metrics.get(metric))
 
-    columns = [Column("name", "Model"), *(_metric_column(metric, cell) for metric in shown)]
+    columns = [Column("name", "Model"), *(metric_column(metric, cell) for metric in shown)]
     groups: dict[str, list[Any]] = {}
     for row in results.published:
         groups.setdefault(f"Published: {row.source}", []).append(row)
@@ -195,7 +201,7 @@ def published_table(results: Results) -> Table:
     text = (
         "Published results have their authors' splits and inference, and were not reproduced here"
     )
-    caption = f"{text}. {_GREYED} {where}"
+    caption = f"{text}. {GREYED} {where}"
     return build_table("published", caption, columns, groups, "source")
 
 
@@ -254,7 +260,7 @@ def slice_tables(results: Results) -> Iterator[Table]:
             Column("slice", "Slice", get=lambda pair: pair[1].label),
             Column("n_rows", "Rows", show.count, get=lambda pair: pair[1].n_rows),
             Column("n_frauds", "Frauds", show.count, get=lambda pair: pair[1].n_frauds),
-            *(_metric_column(metric, cell) for metric in shown),
+            *(metric_column(metric, cell) for metric in shown),
         ]
         members = [by_name[name] for name in rows if name in by_name] or results.candidates
         caption = f"Test rows {title}. {provenance(results, members, first_seed=True)}"
@@ -273,7 +279,7 @@ def _estimate_cell(metric: str, one: CandidateResult) -> Cell:
     return tables.estimate_cell(metric, one.metrics.get(metric), one.is_probability)
 
 
-def _metric_column(metric: str, cell: Callable[[str, Any], Cell] = _estimate_cell) -> Column:
+def metric_column(metric: str, cell: Callable[[str, Any], Cell] = _estimate_cell) -> Column:
     """A column of one metric, with cells from `cell(metric, row)`."""
     shown = show.metric_text(metric)
     return Column(metric, shown.label, show.number, shown.meaning, partial(cell, metric))

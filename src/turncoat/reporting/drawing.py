@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.style
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
+from scipy.optimize import isotonic_regression
+
+from turncoat.arrays import Array
 
 Legend = Sequence[tuple[str, dict[str, Any]]]  # names, and how their lines look
 
@@ -36,7 +40,8 @@ _STYLE = Path(__file__).with_name("report.mplstyle")
 # Keyword arguments of matplotlib that several figures share.
 POINT = {"marker": "o", "markersize": 5, "markeredgecolor": PAPER, "markeredgewidth": 0.9}
 DOTTED: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (2, 2))}
-TEXT: dict[str, Any] = {"fontsize": 8, "color": INK}
+_FONT, _LETTER = 8, 5.2  # points: the size of text, and about the width of a bold letter
+TEXT: dict[str, Any] = {"fontsize": _FONT, "color": INK}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +63,12 @@ class ReportFigure:
     def png(self) -> bytes:
         """The figure as PNG."""
         return self._save(format="png", dpi=160, metadata={"Software": None})
+
+    @property
+    def plot_box(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of the first axes, in shares of the figure."""
+        box = self.figure.axes[0].get_position()
+        return box.x0, 1 - box.y1, box.x1, 1 - box.y0
 
     def _save(self, **settings: Any) -> bytes:
         content = io.BytesIO()
@@ -89,6 +100,72 @@ def line_style(place: int) -> dict[str, Any]:
     """Colour and dashes of the n-th line; the first 21 all differ."""
     dashes = DASHES[place // len(SERIES) % len(DASHES)]
     return {"color": SERIES[place % len(SERIES)], "linestyle": dashes}
+
+
+def label_ends(axes: Any, lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> None:
+    """Write each line's name to the right of the axes, in its colour, led to from the line's end.
+
+    Lines are as for `label_lines`. Names are as near to their ends as they can be without touching.
+    """
+    ends = np.array([axes.transLimits.transform((0.0, ys[-1]))[1] for _, _, ys in lines])
+    texts = [wrap_text(name, 19) for name, *_ in lines]
+    height = axes.get_position().height * axes.figure.get_figheight()
+    order = np.argsort(-ends, kind="stable")
+    sizes = np.array([0.85 * _LINE * len(texts[place]) + 0.05 for place in order]) / height
+    below = np.cumsum(sizes) - sizes / 2  # of each middle, if names touch from the top on
+    levels = isotonic_regression(ends[order] + below, increasing=False).x
+    levels = np.clip(levels, sizes.sum(), 1.0) - below
+    for place, level in zip(order.tolist(), levels.tolist(), strict=True):
+        colour = line_style(place)["color"]
+        to_axes = {"transform": axes.transAxes, "clip_on": False}
+        axes.plot([1, 1.09], [ends[place], level], color=colour, linewidth=0.8, **to_axes)
+        text = {"ha": "left", "va": "center", "fontsize": _FONT, "linespacing": 1.05}
+        axes.text(1.11, level, "\n".join(texts[place]), color=colour, **text, **to_axes)
+
+
+def label_lines(axes: Any, lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> None:
+    """Write each line's name beside it, in its colour, where it hides least.
+
+    Lines are names with xs and ys, in the order of `line_style`. Set limits and scales before.
+    """
+    points = [_trace(axes, xs, ys) for _, xs, ys in lines]
+    drawn, taken = np.concatenate(points), np.empty((0, 4))
+    frame, unit = axes.get_window_extent(), axes.figure.dpi / 72
+    for place, ((name, *_), own) in enumerate(zip(lines, points, strict=True)):
+        half, height, gap = len(name) * _LETTER / 2 * unit, 1.15 * _FONT * unit, 4 * unit
+        anchors = own[:: max(len(own) // 60, 1)]
+        bottoms = np.concatenate([anchors[:, 1] + gap, anchors[:, 1] - gap - height])
+        middles = np.clip(np.tile(anchors[:, 0], 2), frame.x0 + half, frame.x1 - half)
+        boxes = np.stack([middles - half, bottoms, middles + half, bottoms + height], axis=1)
+        is_inside = (boxes[:, 1] >= frame.y0) & (boxes[:, 3] <= frame.y1)
+        costs = _count_inside(boxes, drawn) + 1000.0 * _overlaps(boxes, taken) + 1e6 * ~is_inside
+        box = boxes[costs.argmin()]
+        taken = np.vstack([taken, box])
+        x, y = axes.transData.inverted().transform(((box[0] + box[2]) / 2, box[1]))
+        looks = {"fontsize": _FONT, "color": line_style(place)["color"], "fontweight": "bold"}
+        axes.text(x, y, name, ha="center", va="bottom", **looks)
+
+
+def _trace(axes: Any, xs: Sequence[float], ys: Sequence[float]) -> Array:
+    """Points of a line on the canvas, close to each other [N, 2]."""
+    corners = axes.transData.transform(np.column_stack([xs, ys]))
+    steps = np.linspace(0, len(corners) - 1, 400)
+    return np.column_stack([np.interp(steps, np.arange(len(corners)), c) for c in corners.T])
+
+
+def _count_inside(boxes: Array, points: Array) -> Array:
+    """How many points are in each of the boxes (left, bottom, right, top)."""
+    x, y = points.T
+    left, bottom, right, top = boxes.T[:, :, None]
+    return np.asarray(((x >= left) & (x <= right) & (y >= bottom) & (y <= top)).sum(axis=1))
+
+
+def _overlaps(boxes: Array, others: Array) -> Array:
+    """How many of the other boxes each box touches."""
+    left, bottom, right, top = boxes.T[:, :, None]
+    apart = (others[:, 0] > right) | (others[:, 2] < left)
+    apart |= (others[:, 1] > top) | (others[:, 3] < bottom)
+    return np.asarray((~apart).sum(axis=1))
 
 
 def wrap_text(text: str, width: int = 46) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from turncoat.evaluation.results import Interval, Results
+from turncoat.evaluation.results import Results
+from turncoat.evaluation.summary import Interval
 from turncoat.reporting import drawing as draw
 from turncoat.reporting import formatting as show
 from turncoat.reporting.comparisons import compared_candidates, group_by_family, provenance
@@ -48,7 +49,8 @@ def overview_figure(results: Results, metric: str) -> ReportFigure | None:
     caption = f"{shown.label} with {_INTERVALS}; one colour per family. {where}"
     alt = f"{shown.label} with intervals: {list_points(rows)}"
     canvas = draw_forest(rows, f"{shown.label} ({shown.better} is better)", None)
-    return canvas.finish(f"overview-{draw.slugify(metric)}", shown.label, caption, alt)
+    title = f"{shown.label} of every model"
+    return canvas.finish(f"overview-{draw.slugify(metric)}", title, caption, alt)
 
 
 def difference_figures(results: Results) -> Iterator[ReportFigure]:
@@ -67,7 +69,7 @@ def difference_figures(results: Results) -> Iterator[ReportFigure]:
         caption = f"Right of 0 the first is higher. {_INTERVALS}. {where}"
         alt = f"Differences in {shown.label} with intervals: {list_points(rows)}"
         canvas = draw_forest(rows, label, 0.0)
-        yield canvas.finish(f"differences-{place}", shown.label, caption, alt)
+        yield canvas.finish(f"differences-{place}", f"Differences in {shown.label}", caption, alt)
 
 
 def list_points(rows: Sequence[ForestRow]) -> str:

@@ -6,14 +6,14 @@ Numbers have sensible digits; a missing one is a dash.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from turncoat.evaluation.metrics import METRICS
-from turncoat.evaluation.results import Interval
+from turncoat.evaluation.summary import Interval
 
 DASH = "\N{EN DASH}"
 _PERCENT = "\N{NO-BREAK SPACE}%"
@@ -84,6 +84,36 @@ _CRITERIA = {"bic": "BIC", "elbo": "ELBO", "held_out": "Held-out log density per
 _TITLES = {**FAMILIES, **_CRITERIA, "baum-welch": "Baum-Welch"}
 
 
+_SPANS = ("hour", "day", "week", "month")
+_FEATURES = {  # engineered features in words
+    "amount_z": "amount against the customer's own spread",
+    "amount_to_mean": "amount against the customer's usual",
+    "amount_to_max": "amount against the customer's largest",
+    "amount_to_last": "amount against the last one",
+    "since_last": "time since the last transaction",
+    "since_first": "time since the first transaction",
+    "n_before": "number of earlier transactions",
+    "hour_habit": "agreement with the customer's usual hours",
+    "weekday_habit": "agreement with the customer's usual weekdays",
+    "n_missing": "number of missing fields",
+    "n_missing_change": "change in missing fields",
+    "is_first": "first transaction",
+    **{f"count_{span}": f"transactions in the last {span}" for span in _SPANS},
+    **{f"sum_{span}": f"amounts in the last {span}" for span in _SPANS},
+}
+_FLAGS = {"new_": "is new for the customer", "changed_": "has changed", "no_": "is missing"}
+
+
+def name_feature(name: str) -> str:
+    """A feature in words; columns of the file keep their names."""
+    if name in _FEATURES:
+        return _FEATURES[name]
+    for prefix, text in _FLAGS.items():
+        if name.startswith(prefix):
+            return f"{name.removeprefix(prefix)} {text}"
+    return name
+
+
 def metric_text(name: str) -> MetricText:
     """How a metric is shown; an unknown one keeps its name."""
     return METRIC_TEXTS.get(name) or MetricText(capitalise(name), "")
@@ -143,6 +173,45 @@ def percent(value: float | None) -> str:
 def round_percent(value: float | None) -> str:
     """A round share, without trailing zeros."""
     return _use_minus(f"{100 * value:.6g}") + _PERCENT if exists(value) else DASH
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits."""
+    if not exists(value):
+        return DASH
+    return _use_minus(f"{float(f'{value:.{digits}g}'):,.12g}")
+
+
+two_digits = partial(significant, digits=2)
+
+
+def share(value: float | None) -> str:
+    """A share in whole per cent; with two digits below 10 %, and rounded down above 99 %."""
+    if not exists(value):
+        return DASH
+    hundredths = 100 * value
+    if 99 < hundredths < 100:
+        shown = f"{math.floor(10 * hundredths) / 10:.3g}"
+    else:
+        shown = (
+            f"{hundredths:.0f}" if abs(hundredths) >= 9.95 else f"{float(f'{hundredths:.2g}'):.12g}"
+        )
+    return _use_minus(shown) + _PERCENT
+
+
+def tally(value: float | None) -> str:
+    """An estimated count: with two digits below 100, and with three above."""
+    return two_digits(value) if exists(value) and abs(value) < 99.5 else significant(value)
+
+
+def money(value: float | None, currency: str) -> str:
+    """An amount with three significant digits, after its currency."""
+    return f"{currency}\N{NO-BREAK SPACE}{significant(value)}" if exists(value) else DASH
+
+
+def show_range(interval: Interval | None, formatter: Callable[[float], str]) -> str:
+    """Both ends of an interval in words; a dash if there is none."""
+    return DASH if interval is None else " to ".join(map(formatter, interval))
 
 
 def tick(value: float) -> str:

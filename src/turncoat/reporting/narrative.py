@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.protocols import SplitProtocol
@@ -13,6 +14,8 @@ from turncoat.evaluation.results import (
     RegimeTrait,
     Results,
 )
+from turncoat.evaluation.summary import Summary
+from turncoat.evaluation.verdict import XGBOOST, describe_verdict
 from turncoat.reporting import formatting as show
 
 TOPICS = {
@@ -59,22 +62,68 @@ _KINDS = {
     "chains+trees": "the causes of fraud, corrected by boosted trees and calibrated inside its "
     "regimes",
 }
-_VERDICTS = {
-    "better": "better than XGBoost",
-    "worse": "worse than XGBoost",
-    "as good": "as good as XGBoost",
-}
 _MAX_WEIGHTS = 8  # of a sentence
-_SUMMARY_METRICS = {
-    "average_precision": ("average precision", 3),
-    "auroc": ("AUROC", 3),
-    "ece_mass": ("equal-mass ECE", 4),
-}
 
 
 def title_results(results: Results) -> str:
     """The title of a report."""
     return f"{results.data.schema if results.data else 'Study'}: {results.protocol.name} comparison"
+
+
+def name_model(one: CandidateResult) -> str:
+    """A model in plain words; a variant that is only for study keeps its name."""
+    if one.family == "hmm" and (one.kind, one.mode, one.note) == ("corrected", "filtered", ""):
+        labels = " with labels" if one.supervision == "anchored" else ""
+        tier = "Baum-Welch" if one.tier == "baum-welch" else one.tier
+        return f"{tier} regimes{labels}"
+    return one.name
+
+
+def state_verdict(results: Results) -> tuple[str, ...]:
+    """Whether to use the detector, and the numbers behind it; the first sentence concludes."""
+    summary = results.summary
+    if summary is None:
+        return (title_results(results),)
+    by_name = {one.name: one for one in results.candidates}
+    name = name_model(by_name[summary.detector])
+    sentences = list(describe_verdict(results.verdict, name))
+    if not sentences:
+        missing = "XGBoost was not compared" if XGBOOST not in by_name else "too few frauds"
+        sentences.append(f"No verdict on the {name}: {missing}.")
+    return (*sentences, *_describe_evidence(results, summary, by_name))
+
+
+def _describe_evidence(
+    results: Results, summary: Summary, by_name: Mapping[str, CandidateResult]
+) -> Iterator[str]:
+    """What the verdict is based on, beside XGBoost."""
+    budget = summary.budgets[summary.shown_budget]
+    alerts = show.significant(budget.alerts_per_day)
+    frauds, others = budget.frauds_per_month.value, summary.find_budgets(XGBOOST)
+    total = show.tally(summary.traffic.frauds_per_month)
+    caught = f"it catches {show.tally(frauds)} of {total} frauds a month"
+    if others and summary.detector != XGBOOST:
+        other = others[summary.shown_budget].frauds_per_month.value
+        caught += f", XGBoost {show.tally(other)}"
+    yield f"With {alerts} alerts a day {caught}."
+    precision = by_name[summary.detector].metrics["average_precision"]
+    gap = next((one for one in results.comparisons if one.topic == "champion"), None)
+    own = f"Average precision is {show.number(precision.value)}"
+    if gap is None:
+        yield f"{own} ({show.show_range(precision.customer_interval, show.number)})."
+    else:
+        other = by_name[XGBOOST].metrics["average_precision"].value
+        interval = show.show_range(gap.customer_interval, partial(show.signed, decimals=3))
+        difference = f"difference {show.signed(gap.difference, 3)}, {interval}"
+        yield f"{own}, XGBoost's {show.number(other)} ({difference})."
+
+
+def describe_rows(results: Results) -> str:
+    """What the numbers of the first screen were measured on."""
+    assert results.summary is not None
+    traffic = results.summary.traffic
+    size = f"{traffic.n_rows:,} held-out transactions of {traffic.n_customers:,} customers"
+    return f"Test part: {size}, {traffic.n_frauds:,} of them fraud; filtered scores"
 
 
 def describe_split(protocol: SplitProtocol) -> str:
@@ -111,19 +160,6 @@ def summarise(results: Results) -> tuple[str, ...]:
     return f"Evaluated on {held_out}. {split}", f"{rows} {features}"
 
 
-def list_scores(results: Results) -> Iterator[str]:
-    """The main metrics of the models one would use, a sentence each."""
-    by_name = {one.name: one for one in results.candidates}
-    tiers = [(row, by_name[row.candidate]) for row in results.tiers if row.candidate in by_name]
-    for row, one in tiers:
-        if one.supervision == "none":
-            states = f"{row.n_states} regimes ({CHOSEN_BY.get(row.chosen_by, row.chosen_by)})"
-            yield f"{row.name}, {states}: {_metrics_text(one)}."
-    names = ["champion", *(row.candidate for row, one in tiers if one.supervision == "anchored")]
-    names += ["regime-calibrated head", "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
-    yield from (f"{name}: {_metrics_text(by_name[name])}." for name in names if name in by_name)
-
-
 def describe_comparison(one: Comparison) -> str:
     """A headline comparison as a sentence."""
     return (
@@ -154,9 +190,9 @@ def describe_champions(results: Results) -> tuple[str, ...]:
             "and log loss are within one standard error of the best, by customer."
         )
     for one in (one for one in results.comparisons if one.topic == "champion"):
-        verdict = _VERDICTS.get(results.verdict, results.verdict)
+        verdict = " ".join(describe_verdict(results.verdict, "champion")) or results.verdict
         difference = f"{describe_difference(one)} {_describe_interval(one)}"
-        sentences.append(f"Verdict on test rows: {verdict}. The {difference}.")
+        sentences.append(f"Verdict on test rows: {verdict} The {difference}.")
     return tuple(sentences)
 
 
@@ -164,10 +200,16 @@ def _describe_interval(one: Comparison) -> str:
     """The metric of a difference and its interval, in brackets."""
     low, high = one.customer_interval
     zero = "excludes zero" if low > 0 or high < 0 else "includes zero"
-    metric = METRICS[one.metric]
-    better = "higher" if metric.higher_is_better else "lower"
+    title = METRICS[one.metric].title if one.metric in METRICS else one.metric
+    better = f"{show.metric_text(one.metric).better} is better"
     interval = f"90 % interval over customers {low:+.4f} to {high:+.4f}, {zero}"
-    return f"({metric.title}, {better} is better; {interval})"
+    return f"({title}, {better}; {interval})"
+
+
+def describe_kind(results: Results) -> str:
+    """What the saved champion scores by: that of the last fold and the first seed."""
+    kind = results.champions[-len(results.seeds)].choice.chosen.kind
+    return _KINDS.get(kind, kind)
 
 
 def _describe_chain(choice: ChampionChoice) -> str:
@@ -184,11 +226,11 @@ def _describe_chain(choice: ChampionChoice) -> str:
     return f"{chain}. Evidence weights: {show.join_words(shown)}."
 
 
-def list_warnings(results: Results) -> tuple[str, ...]:
-    """What to be careful about; miscalibrated candidates share one sentence."""
+def list_warnings(results: Results, *codes: str) -> tuple[str, ...]:
+    """What to be careful about, or only some of it; miscalibrated candidates share one sentence."""
     fold = " in one fold" if results.n_folds > 1 else ""
     sentences, loose = [], [one for one in results.warnings if one.code == "miscalibrated"]
-    for one in results.warnings:
+    for one in (one for one in results.warnings if one.code in codes or not codes):
         values = {"subject": one.subject, "fold": fold, **one.values}
         if one.code == "miscalibrated":
             values["shown"] = "; ".join(f"{o.subject} ({o.values['ece']:.4f})" for o in loose)
@@ -218,19 +260,25 @@ def list_errata(results: Results) -> tuple[str, ...]:
 
 
 def describe_trait(trait: RegimeTrait) -> str:
-    """A feature that sets a regime apart."""
+    """A feature that sets a regime apart, with its numbers."""
     if trait.category is not None:
         overall = "" if trait.overall is None else f" vs. {trait.overall:.0%} overall"
         return f"{trait.feature} is {trait.category}: {trait.value:.0%}{overall}"
+    return f"{trait.feature}: {_place_trait(trait)} ({trait.value:+.1f} SD)"
+
+
+def word_trait(trait: RegimeTrait) -> str:
+    """A feature that sets a regime apart, in plain words."""
+    if trait.category is None:
+        return f"{show.name_feature(trait.feature)} {_place_trait(trait)}"
+    is_flag = trait.category in ("yes", "no")
+    what = show.name_feature(trait.feature)
+    what = f"{what}: {trait.category}" if is_flag else f"{what} is {trait.category}"
+    overall = "" if trait.overall is None else f", {show.share(trait.overall)} overall"
+    return f"{what} in {show.share(trait.value)}{overall}"
+
+
+def _place_trait(trait: RegimeTrait) -> str:
     size = abs(trait.value)
     degree = "far " if size >= 2 else "" if size >= 1 else "somewhat "
-    side = "above" if trait.value > 0 else "below"
-    return f"{trait.feature}: {degree}{side} average ({trait.value:+.1f} SD)"
-
-
-def _metrics_text(one: CandidateResult) -> str:
-    texts = []
-    for metric, (title, digits) in _SUMMARY_METRICS.items():
-        value = one.metrics[metric].value if metric in one.metrics else None
-        texts += [] if value is None else [f"{title} {value:.{digits}f}"]
-    return ", ".join(texts)
+    return f"{degree}{'above' if trait.value > 0 else 'below'} average"

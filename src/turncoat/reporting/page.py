@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from turncoat.errors import BundleError
 from turncoat.evaluation.results import Results
-from turncoat.reporting import comparisons, narrative, pieces, regimes
+from turncoat.reporting import comparisons, first_screen, narrative, pieces, regimes
 from turncoat.reporting import drawing as draw
 from turncoat.reporting import formatting as show
-from turncoat.reporting.curves import curve_panels, precision_recall_figure, reliability_figure
+from turncoat.reporting.curves import models_figure, precision_recall_figure, reliability_figure
 from turncoat.reporting.drawing import ReportFigure
+from turncoat.reporting.first_screen import FirstScreen, build_first_screen
 from turncoat.reporting.forest_plots import difference_figures, overview_figure
 from turncoat.reporting.paper import latent_map, training
 from turncoat.reporting.tables import Table
 from turncoat.storage import replace_file
 
-_FOLDS = "all folds together, first seed."
-_PRECISION_RECALL = f"Models of one kind in colour, all others in grey. Curves are of {_FOLDS}"
-_RELIABILITY = (
-    "Mean score against fraud rate in bins of equally many rows: on the dotted line both agree. "
-    f"Only scores that are probabilities; {_FOLDS}"
-)
+_SCRIPT = Path(__file__).with_name("report.js")
+_MAX_CARDS = 6
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Section(NamedTuple):
     anchor: str
     title: str
     blocks: tuple[Block, ...]
+    is_appendix: bool = True
 
 
 class Report(NamedTuple):
@@ -57,6 +59,7 @@ class Report(NamedTuple):
 
     results: Results
     manifest: Mapping[str, Any]
+    first_screen: FirstScreen | None
     sections: tuple[Section, ...]
 
     @property
@@ -68,30 +71,34 @@ class Report(NamedTuple):
     @property
     def figures(self) -> list[ReportFigure]:
         """All figures in the order of the page."""
+        first = None if self.first_screen is None else self.first_screen.figure
         blocks = (block for section in self.sections for block in section.blocks)
-        return [figure for block in blocks for figure in block.figures if figure]
+        figures = (first, *(figure for block in blocks for figure in block.figures))
+        return [figure for figure in figures if figure]
 
     def html(self) -> str:
         """The page."""
         results, manifest = self.results, ""
         if self.manifest:
             manifest = json.dumps(self.manifest, indent=2, ensure_ascii=False, default=str)
-        headlines = [one for one in results.comparisons if one.topic]
-        compared = comparisons.compared_candidates(results, headlines)
+        script, cards = _SCRIPT.read_text(encoding="utf-8"), regimes.regime_cards(results)
         measured = {metric for one in results.candidates for metric in one.metrics}
         return show.render(
             "report.html.jinja",
             title=narrative.title_results(results),
             results=results,
-            summary=narrative.summarise(results),
+            first=self.first_screen,
+            summary=results.summary,
+            setup=narrative.summarise(results),
             warnings=narrative.list_warnings(results),
-            sections=self.sections,
-            headlines=headlines,
-            topics=narrative.TOPICS,
-            describe_difference=narrative.describe_difference,
+            main=[section for section in self.sections if not section.is_appendix],
+            appendix=[section for section in self.sections if section.is_appendix],
+            cards=cards[:_MAX_CARDS],
+            n_more_cards=len(cards[_MAX_CARDS:]),
             show=show,
             source="" if results.data is None else Path(results.data.source).name,
-            provenance=comparisons.provenance(results, compared),
+            script=Markup(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             metrics=[text for name, text in show.METRIC_TEXTS.items() if name in measured],
             manifest=manifest,
         )
@@ -133,28 +140,45 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
         differences: tuple[Block, ...] = ()
         if results.comparisons:
             figures, table = difference_figures(results), comparisons.comparisons_table(results)
-            differences = (Block(figures=tuple(figures), tables=(table,)),)
+            headlines = (one for one in results.comparisons if one.topic)
+            text = tuple(map(narrative.describe_comparison, headlines))
+            differences = (Block(text=text, figures=tuple(figures), tables=(table,)),)
+        first = build_first_screen(results)
+        main = () if first is None else _model_blocks(results)
+        budgets = () if first is None else _budget_blocks(results)
         sections = (
-            Section("champion", "Champion", _champion_blocks(results)),
-            Section("pieces", "What the pieces of the chains are worth", _piece_blocks(results)),
-            Section("candidates", "Models", _candidate_blocks(results)),
-            Section("tiers", "Tiers", _table_blocks(tiers)),
-            Section("published", "Published results", _table_blocks(published)),
-            Section("scoring", "Raw or corrected, filtered or smoothed", _table_blocks(scoring)),
-            Section("curves", "Curves", _curve_blocks(results)),
-            Section("slices", "New customers and scenarios", _table_blocks(*slices)),
-            Section("orders", "Choosing K", tuple(selections)),
-            Section("regimes", "Regimes", tuple(detectors)),
-            Section("neural", "The neural tier", tuple(_neural_blocks(results))),
-            Section("differences", "Differences", differences),
-            Section("errata", "What the errata change", (Block(text=errata),) if errata else ()),
+            Section("models", "How the models compare", main, is_appendix=False),
             Section("split", "How the data were split", (split,)),
+            Section("budgets", "Every alert budget", budgets),
+            Section("champion", "How the champion was chosen", _champion_blocks(results)),
+            Section("candidates", "Every model and metric", _candidate_blocks(results)),
+            Section("differences", "Differences between models", differences),
+            Section("published", "Published results", _table_blocks(published)),
+            Section("slices", "New customers and scenarios", _table_blocks(*slices)),
+            Section("regimes", "Every regime in numbers", tuple(detectors)),
+            Section("tiers", "The fraud regime of each tier", _table_blocks(tiers)),
+            Section("orders", "How the number of regimes was chosen", tuple(selections)),
+            Section("pieces", "What the pieces of the chains are worth", _piece_blocks(results)),
+            Section("scoring", "Raw or corrected, filtered or smoothed", _table_blocks(scoring)),
+            Section("neural", "The neural tier", tuple(_neural_blocks(results))),
+            Section("errata", "What the errata change", (Block(text=errata),) if errata else ()),
         )
-    return Report(results, manifest, tuple(section for section in sections if section.blocks))
+    kept = tuple(section for section in sections if section.blocks)
+    return Report(results, manifest, first, kept)
 
 
 def _table_blocks(*tables: Table | None) -> tuple[Block, ...]:
     return tuple(Block(tables=(table,)) for table in tables if table)
+
+
+def _model_blocks(results: Results) -> tuple[Block, ...]:
+    figures = models_figure(results), reliability_figure(results)
+    return (Block(tables=(first_screen.models_table(results),), figures=figures),)
+
+
+def _budget_blocks(results: Results) -> tuple[Block, ...]:
+    files = first_screen.list_files(results)
+    return (Block(tables=(first_screen.budgets_table(results),), files=files),)
 
 
 def _champion_blocks(results: Results) -> tuple[Block, ...]:
@@ -176,16 +200,8 @@ def _candidate_blocks(results: Results) -> tuple[Block, ...]:
         return ()
     figures = (overview_figure(results, metric) for metric in ("average_precision", "ece_mass"))
     main, every = comparisons.candidates_table(results), comparisons.all_metrics_table(results)
-    return Block(tables=(main,), folded=(every,)), Block(figures=tuple(figures))
-
-
-def _curve_blocks(results: Results) -> tuple[Block, ...]:
-    panels = curve_panels(results)
-    curves = tuple(precision_recall_figure(results, panel) for panel in panels)
-    bins = tuple(reliability_figure(results, panel) for panel in panels)
-    precision = Block("Precision and recall", (_PRECISION_RECALL,), figures=curves)
-    reliability = Block("Reliability", (_RELIABILITY,), figures=bins)
-    return tuple(block for block in (precision, reliability) if block.figures)
+    curves = precision_recall_figure(results)
+    return Block(tables=(main,), folded=(every,)), Block(figures=(curves, *figures))
 
 
 def _selection_block(results: Results, place: int) -> Block:

@@ -110,7 +110,8 @@ def piece_figures(results: Results) -> Iterator[ReportFigure]:
         )
         alt = f"Differences in {shown.label} with intervals: {list_points(rows)}"
         canvas = draw_forest(rows, label, 0.0)
-        yield canvas.finish(f"pieces-{draw.slugify(metric)}", shown.label, caption, alt)
+        title = f"What each piece adds in {shown.label}"
+        yield canvas.finish(f"pieces-{draw.slugify(metric)}", title, caption, alt)
 
 
 def _list_metrics(results: Results) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullFormatter
@@ -13,13 +13,54 @@ from turncoat.reporting import drawing as draw
 from turncoat.reporting import formatting as show
 from turncoat.reporting import tables
 from turncoat.reporting.drawing import Canvas, ReportFigure
-from turncoat.reporting.narrative import describe_trait
+from turncoat.reporting.narrative import describe_trait, word_trait
 from turncoat.reporting.tables import Cell, Column, Table, build_table
 
 _IN_SAMPLE = ("bic", "elbo")
 _NO_ORDER = "a dash if no order is eligible"
+_MAX_WORDS = 4  # traits on a card
 _MAX_OPACITY = 0.65  # of a cell of the heat map, so that its number stays readable
 Series = tuple[str, list[float | None], Callable[[float], str]]  # title, values, how they are shown
+
+
+class RegimeCard(NamedTuple):
+    """A regime in words."""
+
+    title: str
+    fraud_rate: str
+    sentences: tuple[str, ...]
+    traits: tuple[str, ...]
+    is_fraud: bool
+
+
+def regime_cards(results: Results) -> tuple[RegimeCard, ...]:
+    """The regimes of the detector to deploy, most fraud first; empty without one."""
+    deployed = "" if results.summary is None else results.summary.detector
+    tables = [
+        one
+        for one in results.regimes
+        if deployed in (one.detector, f"{one.detector}, corrected, filtered")
+    ]
+    rows = sorted(tables[0].rows, key=lambda row: -row.fraud_rate) if tables else []
+    return tuple(_word_regime(row, tables[0].fraud_regime) for row in rows)
+
+
+def _word_regime(row: RegimeRow, fraud_regime: int) -> RegimeCard:
+    is_fraud = row.number == fraud_regime
+    bounds = show.show_range((row.lower, row.upper), show.share)
+    times = f"{show.two_digits(row.enrichment)} times the average"
+    times = "" if row.enrichment is None else f", {times}"
+    return RegimeCard(
+        title=f"Regime {row.number}{', the fraud regime' if is_fraud else ''}",
+        fraud_rate=show.share(row.fraud_rate),
+        sentences=(
+            f"90 % interval {bounds}{times}.",
+            f"It holds {show.share(row.share)} of all transactions; the next one stays in it in "
+            f"{show.share(row.stickiness)} of cases.",
+        ),
+        traits=tuple(word_trait(one) for one in row.traits[:_MAX_WORDS]),
+        is_fraud=is_fraud,
+    )
 
 
 def selection_title(selection: OrderSelection) -> str:
@@ -173,7 +214,8 @@ def selection_figures(results: Results, place: int) -> tuple[ReportFigure, ...]:
         caption = f"Criteria against K, {_where(results, selection, with_criteria=True)}"
         alt = f"{', '.join(map(show.title_of, names))} against the number of regimes"
         canvas = _plot_against_orders(selection, criteria)
-        figures.append(canvas.finish(f"criteria-{place + 1}", "Criteria", caption, alt))
+        title = "Criteria by number of regimes"
+        figures.append(canvas.finish(f"criteria-{place + 1}", title, caption, alt))
     if orders:
         rate = f"Its fraud rate (all rows: {show.percent(selection.base_rate)})"
         share = show.round_percent
@@ -187,7 +229,8 @@ def selection_figures(results: Results, place: int) -> tuple[ReportFigure, ...]:
         what = "Occupancy, fraud rate and enrichment of the fraud regime"
         alt = f"{what} against the number of regimes"
         canvas = _plot_against_orders(selection, measures)
-        figures.append(canvas.finish(f"diagnostics-{place + 1}", "Diagnostics", caption, alt))
+        title = "The fraud regime by number of regimes"
+        figures.append(canvas.finish(f"diagnostics-{place + 1}", title, caption, alt))
     return tuple(figures)
 
 
@@ -217,7 +260,7 @@ def fraud_rates_figure(results: Results, place: int) -> ReportFigure | None:
     caption = f"Fraud rate of each regime, {table.detector}. {_where_regimes(results, table)}"
     rates = (f"regime {row.number} {show.percent(row.fraud_rate)}" for row in table.rows)
     alt = f"Fraud rate: {'; '.join(rates)}"
-    return canvas.finish(f"fraud-rates-{place + 1}", "Fraud rates", caption, alt)
+    return canvas.finish(f"fraud-rates-{place + 1}", "Fraud rate of each regime", caption, alt)
 
 
 def transitions_figure(results: Results, place: int) -> ReportFigure | None:
@@ -247,7 +290,7 @@ def transitions_figure(results: Results, place: int) -> ReportFigure | None:
     axes.spines[:].set_visible(False)
     stays = (f"regime {row.number} stays with {show.percent(row.stickiness)}" for row in table.rows)
     alt, caption = f"Transition matrix. {'; '.join(stays)}", _transitions_caption(results, table)
-    return canvas.finish(f"transitions-{place + 1}", "Transitions", caption, alt)
+    return canvas.finish(f"transitions-{place + 1}", "Regime of the next transaction", caption, alt)
 
 
 def _criteria(selection: OrderSelection) -> list[str]:

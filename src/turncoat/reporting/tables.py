@@ -7,7 +7,8 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from turncoat.evaluation.results import Interval, MetricEstimate
+from turncoat.evaluation.results import MetricEstimate
+from turncoat.evaluation.summary import Interval
 from turncoat.reporting import formatting as show
 
 Value = str | float | int | bool | None

@@ -305,16 +305,34 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"{source}: no customer {customer!r}. {first}")
         if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
             raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
-        panel = self.features_.transform(transactions, rows=own)
-        ranker_scores = self._rank(transactions.take(own), panel)
-        ids, path = transactions.ids[own], self._inference.filter_path(panel)
-        rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
+        rows = own if last is None else own[max(len(own) - last, 0) :]
         if transaction is not None:
-            rows = rows[ids[rows].astype(str) == str(transaction)]
-        steps = _select_steps(panel, path, rows, rows + 1, ranker_scores)
-        steps = _name_counterparties(steps, transactions.take(own[rows]))
-        scores = self.live.score_steps(steps, n_reasons=None, opens_path=opens_path)
-        return list(zip(ids[rows], scores, strict=True))
+            rows = rows[transactions.ids[rows].astype(str) == str(transaction)]
+        scores = self.explain_rows(transactions, rows, n_reasons=None, opens_path=opens_path)
+        return list(zip(transactions.ids[rows], scores, strict=True))
+
+    def explain_rows(
+        self,
+        transactions: Transactions,
+        rows: Array,
+        *,
+        n_reasons: int | None = 4,
+        opens_path: bool = False,
+    ) -> list[Score]:
+        """Filtered scores with reasons of some transactions, by rising row number.
+
+        Reasons beyond the `n_reasons` strongest become one; `opens_path` as in `explain`.
+        """
+        self._check_fitted()
+        codes = transactions.customer_codes
+        context = np.flatnonzero(np.isin(codes, np.unique(codes[rows])))
+        panel = self.features_.transform(transactions, rows=context)
+        ranker_scores = self._rank(transactions.take(context), panel)
+        path, places = self._inference.filter_path(panel), np.searchsorted(context, rows)
+        starts = np.searchsorted(codes, codes[rows])  # codes rise: a customer's first row
+        steps = _select_steps(panel, path, places, rows - starts + 1, ranker_scores)
+        steps = _name_counterparties(steps, transactions.take(rows))
+        return self.live.score_steps(steps, n_reasons=n_reasons, opens_path=opens_path)
 
     def add_ranker(
         self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0

@@ -68,7 +68,7 @@ def regime_map(results: Results, place: int) -> ReportFigure:
     what = f"Map of {show.count(len(dots))} latents of {latents.detector}"
     alt = f"{what}: regimes {show.join_words(map(str, present))}; fraud regime {fraud}"
     caption = _map_caption(results, latents)
-    return canvas.finish(f"latents-{place + 1}-regimes", "By regime", caption, alt)
+    return canvas.finish(f"latents-{place + 1}-regimes", "Latents by regime", caption, alt)
 
 
 def label_map(results: Results, place: int) -> ReportFigure:
@@ -85,7 +85,7 @@ def label_map(results: Results, place: int) -> ReportFigure:
     _draw_dots(axes, dots[is_fraud], 3.0, FRAUD)
     alt = f"The same map of latents of {latents.detector} by label: {text}"
     caption = _map_caption(results, latents)
-    return canvas.finish(f"latents-{place + 1}-labels", "By label", caption, alt)
+    return canvas.finish(f"latents-{place + 1}-labels", "Latents by label", caption, alt)
 
 
 def points_table(results: Results, place: int) -> Table:
@@ -194,7 +194,7 @@ def _axis_figure(results: Results, latents: LatentMap, axis: LatentAxis, name: s
     rates = f"{first} in the first bin, {last} in the last, {peak}"
     order = f"regimes in the order {_order_text(axis, latents)}"
     alt = f"Fraud rate along the {axis.name}: {rates}; {order}"
-    return canvas.finish(name, show.capitalise(axis.name), caption, alt)
+    return canvas.finish(name, f"Fraud and regimes along the {axis.name}", caption, alt)
 
 
 def _order_text(axis: LatentAxis, latents: LatentMap) -> str:

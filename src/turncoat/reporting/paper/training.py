@@ -51,7 +51,7 @@ def losses_figure(results: Results, place: int) -> ReportFigure | None:
     weight, scale = show.ratio(training.class_weight), " Logarithmic axis." if is_wide else ""
     caption = f"{what}; a fraud row weighs {weight}.{scale} {_where_trained(results)}"
     alt = f"Training and validation loss of {name} over {n_epochs} epochs; {kept}"
-    return canvas.finish(f"losses-{place + 1}", name, caption, alt)
+    return canvas.finish(f"losses-{place + 1}", f"Loss of the encoder, {name}", caption, alt)
 
 
 def trainings_table(results: Results) -> Table:
@@ -100,8 +100,8 @@ def joint_figures(results: Results, joint: JointTraining) -> tuple[ReportFigure 
     ]
     left, far = "How many states are left", "How far frauds are from the rest"
     return (
-        _cycles_figure(results, joint, occupancy, "occupancy", "States", left),
-        _cycles_figure(results, joint, separation, "separation", "Separation", far),
+        _cycles_figure(results, joint, occupancy, "occupancy", left),
+        _cycles_figure(results, joint, separation, "separation", far),
         _counts_figure(results, joint),
     )
 
@@ -128,7 +128,8 @@ def _counts_figure(results: Results, joint: JointTraining) -> ReportFigure | Non
     pairs = zip(runs, last_counts, strict=True)
     ends = (f"{run.start}: {counts} rows at last" for run, counts in pairs)
     caption = f"{what}. {_where_joint(results, joint)}"
-    return canvas.finish("joint-counts", "Counts", caption, f"{what}. {'; '.join(ends)}")
+    title = "Rows of each state by cycle"
+    return canvas.finish("joint-counts", title, caption, f"{what}. {'; '.join(ends)}")
 
 
 def joint_table(results: Results, joint: JointTraining) -> Table:
@@ -223,7 +224,7 @@ def _finish_axes(axes: Any, formatter: Callable[[float], str], grid: bool = True
 
 
 def _cycles_figure(
-    results: Results, joint: JointTraining, measures: Measures, name: str, title: str, what: str
+    results: Results, joint: JointTraining, measures: Measures, name: str, title: str
 ) -> ReportFigure | None:
     """Small axes against cycle, a line per run."""
     runs = [run for run in joint.runs if run.cycles]
@@ -246,6 +247,6 @@ def _cycles_figure(
             ends.append(f"{label}, {run.start}: {first} at first, {last} at last")
         axes.set_ylim(bottom=0)
         _finish_axes(axes, formatter)
-    what = f"{what}, over cycles of joint training"
+    what = f"{title}, over cycles of joint training"
     caption = f"{what}. {_where_joint(results, joint)}"
     return canvas.finish(f"joint-{name}", title, caption, f"{what}. {'; '.join(ends)}")
