@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from turncoat.scoring import Detector
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_DATA_HELP = "Labelled files or a folder, with the customers' history before."
 _FROM_HELP = "Judge only transactions from this time on (ISO date, or seconds as in the file)."
 
 
@@ -41,7 +42,7 @@ class ChampionOptions(NamedTuple):
 
 
 def fit_champion(
-    data: Transactions, parts: Split, options: ChampionOptions, out: Path, source: Path
+    data: Transactions, parts: Split, options: ChampionOptions, out: Path, sources: list[Path]
 ) -> None:
     """Choose a detector, print its verdict on the test part, refit it to all rows and save it."""
     from turncoat.data.splits import DAY, split_automatically
@@ -82,14 +83,14 @@ def fit_champion(
     if options.refit:
         echo("\nThe saved detector has the same choices, fitted again to all rows.")
     echo(f"\n{detector.describe()}\n")
-    command = shlex.join(["turncoat", "score", str(out), str(source)])
+    command = shlex.join(["turncoat", "score", str(out), *map(str, sources)])
     words = "Replaced the detector in" if replaced else "Saved to"
     echo(f"{words} {out}. Next: {command} --out scores.parquet, or turncoat serve {out}")
 
 
 def evaluate(
     model: Model,
-    data: Annotated[Path, Argument(help="A labelled file, with the customers' history before.")],
+    data: Annotated[list[Path], Argument(help=_DATA_HELP)],
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -109,12 +110,12 @@ def evaluate(
     from turncoat.evaluation.verdict import evaluate_detector
 
     detector = load(model)
-    with Console(stderr=True).status(escape(f"evaluating on {data}")):
+    with Console(stderr=True).status(escape(f"evaluating on {data[0]}")):
         transactions = read(data, detector.features_.plan.schema)
         start = _parse_time(since, transactions) if since else -math.inf
         rows = np.flatnonzero(transactions.times >= start)
         if len(rows) == 0:
-            raise DataError(f"{data}: no transaction is at or after --from {since}")
+            raise DataError(f"{transactions.source}: no transaction is at or after --from {since}")
         figures = evaluate_detector(detector, transactions, rows)
     last = detector.calibration_.time_range[1]
     judged = transactions.take(rows)

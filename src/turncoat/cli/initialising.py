@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-_FILES_HELP = "A CSV or Parquet file, or a folder of Parquet; a second file may be joined to it."
+_FILES_HELP = "CSV or Parquet files or a folder of them; two that share a key are joined."
 
 
 def init(
@@ -23,6 +23,7 @@ def init(
 
     Examples:
     `turncoat init payments.csv`
+    `turncoat init exports/`
     `turncoat init train_transaction.csv train_identity.csv --out ieee.toml`
     """
     from turncoat.data.inference import infer_schema
@@ -30,8 +31,12 @@ def init(
 
     with Console(stderr=True).status("inspecting the columns"):
         inferred = infer_schema(files)
-    write_schema(inferred, out, data=files[0], overwrite=overwrite)
+    is_joined = inferred.schema.join is not None
+    data = files[:1] if is_joined else files
+    write_schema(inferred, out, data=data, overwrite=overwrite)
     console = Console()
+    for finding in inferred.findings:
+        console.print(finding, markup=False, soft_wrap=True)
     table = Table("column", "role", "reason", title=escape(f"Columns of {files[0].name}"))
     for column, reason in inferred.reasons.items():
         table.add_row(escape(column), ", ".join(inferred.schema.roles_of(column)), escape(reason))
@@ -43,7 +48,7 @@ def init(
     todo = "Correct what is wrong"
     if inferred.schema.label is None:
         todo += ", and name the label, which a detector needs"
-    command = shlex.join(["turncoat", "fit", str(files[0])])
+    command = shlex.join(["turncoat", "fit", *map(str, data)])
     if not any(folder / "turncoat.toml" == out for folder in (files[0].parent, Path())):
         command += f" --config {shlex.quote(str(out))}"
     message = f"Wrote {out}. {todo}; then: {command}"

@@ -112,7 +112,7 @@ def serve(
 
 def replay(
     model: Model,
-    data: Annotated[Path, Argument(help="History of the same schema; labels may be missing.")],
+    data: Annotated[list[Path], Argument(help="Files or a folder of the same schema.")],
     store: StoreUrl = "",
     log: Annotated[bool, Option(help=_LOG_HELP)] = True,
     pseudonymise: Pseudonymise = False,

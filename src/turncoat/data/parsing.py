@@ -17,8 +17,8 @@ import polars as pl
 
 from turncoat.arrays import Array
 from turncoat.data.categories import join_key, normalize_category
+from turncoat.data.csv_files import NOT_A_NUMBER, PLAIN, CsvFormat
 from turncoat.data.schema import TIME_UNITS, Schema
-from turncoat.data.sources import NOT_A_NUMBER
 from turncoat.errors import DataError
 
 MAX_TIME_S = 1e11  # the year 5138; times further from zero have a wrong unit
@@ -77,7 +77,7 @@ def parse_row(schema: Schema, row: Mapping[str, Any]) -> TransactionRow:
     if not isinstance(row, Mapping):
         found = type(row).__name__
         raise DataError(f"a live row must map column names to values; found {found}. Give a dict")
-    time, numbers = parse_time(schema, row), parse_numbers(schema.continuous, row)
+    time, numbers = parse_time(schema, row), parse_numbers(schema.continuous, row, schema.csv)
     counterparties = tuple(normalize_category(row.get(name)) for name in schema.counterparties)
     texts = tuple(map(row.get, schema.categorical)), tuple(map(row.get, schema.tracked))
     return TransactionRow(time, numbers, *texts, counterparties)
@@ -113,20 +113,22 @@ def parse_customer(schema: Schema, row: Mapping[str, Any], time: float) -> str:
         where = f"column {schema.customer[0]!r}"
         raise DataError(f"{where}: the customer is missing. Every transaction needs one")
     if schema.customer_age is not None:
-        age = parse_numbers((schema.customer_age,), row)[0]
+        age = parse_numbers((schema.customer_age,), row, schema.csv)[0]
         first_day = math.floor(time / 86400) - math.floor(age) if math.isfinite(age) else None
         parts.append(normalize_category(first_day))
     return str(parts[0]) if len(parts) == 1 else join_key(parts)
 
 
-def parse_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
-    """The continuous columns as float64, NaN where the row has none."""
+def parse_numbers(
+    columns: Sequence[str], row: Mapping[str, Any], format: CsvFormat = PLAIN
+) -> Array:
+    """The continuous columns as float64, NaN where the row has none; text is as in CSV files."""
     numbers = pack_numbers(len(columns), map(row.get, columns, repeat(math.nan)))
     if numbers is None:
         values = (math.nan if value is None else value for value in map(row.get, columns))
         numbers = pack_numbers(len(columns), values)
     if numbers is None:
-        numbers = _parse_mixed_numbers(columns, row)
+        numbers = _parse_mixed_numbers(columns, row, format)
     if np.isinf(numbers).any():
         column = columns[int(np.flatnonzero(np.isinf(numbers))[0])]
         problem = f"the value is {row[column]}; it must be finite. Leave it out if unknown"
@@ -147,10 +149,16 @@ def _packer(n_numbers: int) -> struct.Struct:
     return struct.Struct(f"{n_numbers}d")
 
 
-def _parse_mixed_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
+def _parse_mixed_numbers(
+    columns: Sequence[str], row: Mapping[str, Any], format: CsvFormat
+) -> Array:
     """The columns where some values are text or other types."""
-    cells = [row.get(column) for column in columns]
-    values = [None if isinstance(v, str) and v in ("", NOT_A_NUMBER) else v for v in cells]
+    values = [row.get(column) for column in columns]
+    for i, value in enumerate(values):
+        if isinstance(value, str) and value in ("", NOT_A_NUMBER):
+            values[i] = None
+        elif isinstance(value, str) and not format.has_plain_numbers:
+            values[i] = format.normalize_number(value) or f"not a number: {value}"
     try:
         numbers: Array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):

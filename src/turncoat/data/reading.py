@@ -33,14 +33,15 @@ def read(
 ) -> Transactions:
     """Read and check transactions.
 
-    `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame.
-    `schema` is a `Schema`, the name of a preset or the path of a `turncoat.toml`. A file that the
-    schema joins is found next to the first, or given as `joined`. Rows are sorted by customer and
-    time; ties in time go by transaction id. A label that is empty, null or -1 is unknown, and read
-    as -1. `with_labels=False` does not read the label column, which may then be absent.
+    `origin` is a CSV or Parquet file, several of them or a folder as one table, or a polars, pandas
+    or Arrow frame. `schema` is a `Schema`, the name of a preset or the path of a `turncoat.toml`.
+    A file that the schema joins is found next to the first, or given as `joined`. Rows are sorted
+    by customer and time; ties in time go by transaction id. A label that is empty, null or -1 is
+    unknown, and read as -1. `with_labels=False` does not read the label column, which may then be
+    absent.
     """
     schema = resolve_schema(schema)
-    source = open_source(origin)
+    source = open_for_schema(origin, schema)
     read_schema = schema if with_labels else replace(schema, label=None)
     table = _TableReader(source, read_schema, open_joined(source, schema, joined))
     categories = table.read_categories()
@@ -67,7 +68,7 @@ def read(
 def read_for_scoring(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
     """Read a file whose label column may be missing."""
     schema = resolve_schema(schema)
-    source = open_source(origin)
+    source = open_for_schema(origin, schema)
     has_labels = schema.label is not None and source.find_column(schema.label) is not None
     return read(origin, schema, joined=joined, with_labels=has_labels)
 
@@ -81,6 +82,11 @@ def resolve_schema(schema: Schema | str) -> Schema:
     return load_preset(str(schema))
 
 
+def open_for_schema(origin: Any, schema: Schema) -> Source:
+    """The table of transactions; a file that the schema joins is no part of it."""
+    return open_source(origin, schema.csv, "" if schema.join is None else schema.join.file)
+
+
 def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
     """The table that the schema joins, unless the first already has its columns."""
     if schema.join is None:
@@ -88,7 +94,7 @@ def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
             raise ConfigError(f"schema {schema.name!r} joins no second table. Omit `joined`")
         return None
     if joined is not None:
-        return open_source(joined)
+        return open_source(joined, schema.csv)
     if all(source.find_column(column) is not None for column in schema.join.columns):
         return None
     if source.path is None:
@@ -100,7 +106,7 @@ def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
     if path is None:
         problem = f"{name}.csv (or .csv.gz, .parquet) is not in the same folder"
         raise DataError(f"{source.name}: {problem}. Put it there, or pass it as `joined=`")
-    return open_source(path)
+    return open_source(path, schema.csv)
 
 
 class _TableReader:
@@ -127,10 +133,12 @@ class _TableReader:
         found = {column: source.find_column(column) for column in columns}
         taken = set(columns)
         if missing := [c for c, name in found.items() if name is None or name in taken - {c}]:
+            part = source.find_part_without(missing[0])
+            missing = [column for column in missing if part.find_column(column) is None] or missing
             names = ", ".join(map(repr, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            have = ", ".join(source.columns[:12]) + (", ..." if len(source.columns) > 12 else "")
+            have = ", ".join(part.columns[:12]) + (", ..." if len(part.columns) > 12 else "")
             problem = f"the file lacks {names}, named by schema {self.schema.name!r}. It has {have}"
-            raise DataError(f"{source.name}: {problem}. Correct the schema or choose another")
+            raise DataError(f"{part.name}: {problem}. Correct the schema or choose another")
         self.owner |= {column: source for column in columns if column not in self.owner}
         names_to_columns = {name: column for column, name in found.items() if name is not None}
         numeric_columns = {*self.schema.continuous, self.schema.customer_age}
@@ -165,8 +173,11 @@ class _TableReader:
         source = self.owner[column]
         if row is not None and source is not self.source and self.second_rows is not None:
             row = self.second_rows[row]
-        where = f"column {column!r}" if row is None else f"column {column!r}, row {row + 1}"
-        return DataError(f"{source.name}, {where}: {problem}")
+        name, where = source.name, f"column {column!r}"
+        if row is not None:
+            name, own_row = source.locate(row)
+            where += f", row {own_row + 1}"
+        return DataError(f"{name}, {where}: {problem}")
 
     def _refuse(self, column: str, is_wrong: Any, values: Any, problem: str) -> None:
         """Raise an error for the first wrong cell, if there is one; `{}` stands for its value."""

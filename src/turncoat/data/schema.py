@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from typing import Any
 
+from turncoat.data.csv_files import CsvFormat
 from turncoat.errors import ConfigError
 
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
@@ -49,6 +50,7 @@ class Schema:
     time_format: str | None = None  # of text times, as in strptime; by default ISO dates
     customer_age: str | None = None  # days since the customer's first use; joins the key
     join: Join | None = None
+    csv: CsvFormat = field(default=CsvFormat(), compare=False)  # how CSV files are written
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
@@ -112,9 +114,11 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """The schema as a TOML table, without defaults."""
         defaults = {f.name: f.default for f in fields(self)}
-        table = {k: v for k, v in asdict(self).items() if v != defaults[k]}
+        table = {k: v for k, v in asdict(self).items() if getattr(self, k) != defaults[k]}
         if self.join is not None:
             table["join"]["columns"] = list(self.join.columns)
+        if self.csv != CsvFormat():
+            table["csv"] = {k: v for k, v in asdict(self.csv).items() if v != getattr(CsvFormat, k)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in table.items()}
 
     @classmethod
@@ -133,6 +137,8 @@ class Schema:
                 values[key] = _check_names(value, f"{source}: {key}")
             elif key == "join":
                 values[key] = _parse_join(value, source)
+            elif key == "csv":
+                values[key] = _parse_csv_format(value, source)
             elif key == "label_maturity_days":
                 if not _is_number(value):
                     raise ConfigError(f"{source}: {key} must be a number of days, found {value!r}")
@@ -156,6 +162,17 @@ def _check_names(value: Any, where: str) -> tuple[str, ...]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{where} names a column twice: {', '.join(twice)}")
     return tuple(names)
+
+
+def _parse_csv_format(value: Any, source: str) -> CsvFormat:
+    keys = [f.name for f in fields(CsvFormat)]
+    is_valid = isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values())
+    if not is_valid or set(value) - set(keys):
+        raise ConfigError(f"{source}: csv may have the texts {', '.join(keys)}, found {value!r}")
+    try:
+        return CsvFormat(**value)
+    except ConfigError as problem:
+        raise ConfigError(f"{source}: {problem}") from problem
 
 
 def _parse_join(value: Any, source: str) -> Join:

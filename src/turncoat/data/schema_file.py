@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +44,17 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
     return Schema.from_dict({"name": Path(path).stem, **table}, source=str(path))
 
 
-def load_data_path(path: str | os.PathLike[str]) -> Path | None:
-    """The file in the `[data]` table, relative to the TOML file; None if there is none."""
+def load_data_paths(path: str | os.PathLike[str]) -> list[Path]:
+    """The file or files in the `[data]` table, relative to the TOML file."""
     toml = Path(path)
     table = _load_toml(toml).get("data", {})
     is_valid = isinstance(table, dict) and not set(table) - {"file"}
-    if not is_valid or not isinstance(table.get("file", ""), str):
-        raise ConfigError(f'{toml}: [data] must hold only `file = "..."`; found {table!r}')
-    return toml.parent / table["file"] if table.get("file") else None
+    files = table.get("file", []) if is_valid else []
+    names = [files] if isinstance(files, str) else files
+    if not is_valid or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        rule = '[data] must hold only `file = "..."` or `file = ["...", "..."]`'
+        raise ConfigError(f"{toml}: {rule}; found {table!r}")
+    return [toml.parent / name for name in names if name]
 
 
 def _load_toml(path: Path) -> dict[str, Any]:
@@ -68,12 +71,12 @@ def write_schema(
     schema: Schema | InferredSchema,
     path: str | os.PathLike[str],
     *,
-    data: Path | None = None,
+    data: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> None:
     """Write a schema, with the reasons of an inferred one, for people to correct.
 
-    `load_schema` reads it back. `data` is the file it describes, the default of `turncoat fit`.
+    `load_schema` reads it back. `data` are the files it describes, the default of `turncoat fit`.
     """
     toml = Path(path)
     if toml.exists() and not overwrite:
@@ -81,8 +84,10 @@ def write_schema(
         raise ConfigError(f"{toml}: already exists. {remedy}")
     temporary = toml.with_name(f".{toml.name}.{os.getpid()}")
     text = _render(schema)
-    if data is not None:
-        text = f"[data]\nfile = {_quote(os.path.relpath(data, toml.parent))}\n\n{text}"
+    if data:
+        names = [os.path.relpath(file, toml.parent) for file in data]
+        files = [f"file = {_quote(names[0])}"] if len(names) == 1 else _render_list("file", names)
+        text = "\n".join(["[data]", *files, "", text])
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")
         temporary.replace(toml)
@@ -94,9 +99,11 @@ def write_schema(
 
 def _render(source: Schema | InferredSchema) -> str:
     schema = source if isinstance(source, Schema) else source.schema
-    details = ("reasons", "ignored", "warnings")
-    reasons, ignored, warnings = (getattr(source, name, {}) for name in details)
+    details = ("reasons", "ignored", "warnings", "findings")
+    reasons, ignored, warnings, findings = (getattr(source, name, {}) for name in details)
     lines = ["# What each column means. Correct what is wrong; other columns are not read."]
+    for finding in findings:
+        lines += _render_comment(f"Found: {finding}")
     for warning in warnings:
         lines += _render_comment(f"Check: {warning}")
     lines += ["", "[schema]"]
@@ -108,6 +115,9 @@ def _render(source: Schema | InferredSchema) -> str:
         lines += ["", "# Ignored:"]
         for column, reason in ignored.items():
             lines += _render_comment(f"{_quote(column)}: {reason}", "#   ")
+    if "csv" in table:
+        lines += ["", "# How CSV files are written.", "[schema.csv]"]
+        lines += [f"{name} = {_quote(value)}" for name, value in table["csv"].items()]
     if schema.join is not None:
         lines += ["", "# A second file in the same folder, whose rows match transactions by a key."]
         lines += ["[schema.join]", f"file = {_quote(schema.join.file)}"]

@@ -183,7 +183,7 @@ def fingerprint_data(transactions: Transactions) -> str:
     return digest([transactions.schema.to_dict(), names], arrays)
 
 
-def build_manifest(study: Study, source: str, schema: str, scenario: str) -> dict[str, Any]:
+def build_manifest(study: Study, source: list[str], schema: str, scenario: str) -> dict[str, Any]:
     """Versions, data and settings: enough to repeat the run bit for bit."""
     packages = {}
     for name in PACKAGES:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from turncoat.data.csv_files import NOT_A_NUMBER, PLAIN, CsvFormat
 from turncoat.data.parsing import YEAR_FIRST, parse_dates
 from turncoat.data.schema import TIME_UNITS
-from turncoat.data.sources import NOT_A_NUMBER, Source
+from turncoat.data.sources import Source
 
 # Names by which columns are recognized; the file's entry `about` says what each table holds.
 KNOWN_NAMES = json.loads((files(__package__) / "column_names.json").read_text(encoding="utf-8"))
@@ -43,23 +44,23 @@ class SampledColumn:
     @classmethod
     def from_table(cls, source: Source, sample: pl.DataFrame) -> dict[str, SampledColumn]:
         """The columns of a table's sample, by name."""
-        is_text = source.csv is not None
-        return {values.name: cls._from_values(values, is_text) for values in sample}
+        format = None if source.csv is None else source.csv.format
+        return {values.name: cls._from_values(values, format) for values in sample}
 
     @classmethod
-    def _from_values(cls, values: pl.Series, is_text_file: bool) -> SampledColumn:
-        """Inspect a column; in a text file, numbers are parsed from text."""
+    def _from_values(cls, values: pl.Series, format: CsvFormat | None) -> SampledColumn:
+        """Inspect a column; in a CSV file, numbers are parsed from text."""
         kind = values.dtype
         if kind == pl.Categorical or isinstance(kind, pl.Enum):
             values = values.cast(pl.String)
         numbers = None
         if kind.is_numeric():
             numbers = values.cast(pl.Float64).fill_nan(None)
-        elif kind == pl.String and is_text_file:
+        elif kind == pl.String and format is not None:
             present = values.set(values == NOT_A_NUMBER, None)
-            parsed = present.cast(pl.Float64, strict=False)
+            parsed = _parse_texts(present, format)
             is_padded = present.str.contains(r"^0\d").any()  # "007" is a code
-            if not is_padded and parsed.null_count() == present.null_count() < len(values):
+            if not is_padded and parsed is not None and parsed.null_count() < len(values):
                 values, numbers = present, parsed.fill_nan(None)
         if kind.is_nested() or kind in (pl.Binary, pl.Object):
             return cls(values.name, values, numbers, 0)
@@ -72,7 +73,8 @@ class SampledColumn:
         if self.n_distinct == 0:
             return self
         is_unknown = self.values.cast(pl.String).is_in(UNKNOWN_LABELS)
-        return self._from_values(self.values.set(is_unknown, None), self.numbers is not None)
+        format = None if self.numbers is None else PLAIN
+        return self._from_values(self.values.set(is_unknown, None), format)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -140,6 +142,14 @@ class SampledColumn:
         """Whether the values are times such as 23:59."""
         texts = self.values.drop_nulls()
         return self.values.dtype == pl.String and bool(texts.str.contains(TIME_OF_DAY).all())
+
+
+def _parse_texts(texts: pl.Series, format: CsvFormat) -> pl.Series | None:
+    """Texts as `read` takes them as numbers; None if some are not."""
+    if not format.has_plain_numbers:
+        return format.parse_numbers(texts)
+    parsed = texts.cast(pl.Float64, strict=False)
+    return parsed if parsed.null_count() == texts.null_count() else None
 
 
 def _matches(word: str, own: str) -> bool:

@@ -34,6 +34,7 @@ class InferredSchema:
     reasons: dict[str, str]
     ignored: dict[str, str]
     warnings: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()  # about the files, in words
 
 
 class RoleAssigner:
@@ -60,6 +61,8 @@ class RoleAssigner:
         self.rows = f"{self.n_rows:,} rows"
         if self.n_rows == SAMPLE_ROWS:
             self.rows = f"the first {self.rows}"
+            if len(self.source.parts) > 1:
+                self.rows = f"a sample of {self.n_rows:,} rows"
         self.all_columns = list(self.candidates)
 
     def infer(self) -> InferredSchema:
