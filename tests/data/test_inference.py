@@ -379,21 +379,53 @@ def test_an_unnamed_label_is_used_only_if_unique_and_with_a_warning():
     assert infer_schema(payments(is_fraud=None, outcome=1 - fraud())).schema.label is None
 
 
+@pytest.mark.parametrize(
+    ("fraud_word", "genuine_word"),
+    [("Y", "N"), ("yes", "no"), ("TRUE", "FALSE"), ("Fraud", "Genuine"), ("ja", "nein")],
+)
+def test_labels_in_words_need_no_settings(tmp_path, fraud_word, genuine_word):
+    words = [fraud_word if one else genuine_word for one in fraud()]
+    words[:9] = [""] * 9
+    path = saved(payments(is_fraud=words), tmp_path)
+    found = infer_schema(path)
+    check(found, path, label="is_fraud", fraud_labels=(), genuine_labels=())
+    assert np.bincount(read(path, found.schema).labels + 1).tolist() == [9, 372, 19]
+    assert any("unknown on 9 of 400 rows" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("4837", "13.1", ""), (("4837",), ("13.1", ""))),
+        (("CB", "", ""), (("CB",), ("",))),
+        (("confirmed fraud", "no fraud", "no fraud"), (("confirmed fraud",), ("no fraud",))),
+        (("bad", "fine", "fine"), (("bad",), ("fine",))),
+    ],
+)
+def test_other_values_of_a_label_are_proposed_with_a_warning(tmp_path, words, expected):
+    cells = [words[0] if one else words[1 + (i % 9 > 0)] for i, one in enumerate(fraud())]
+    path = saved(payments(is_fraud=None, chargeback_reason=cells), tmp_path)
+    found = infer_schema(path)
+    check(found, path, label="chargeback_reason", fraud_labels=expected[0])
+    assert found.schema.genuine_labels == expected[1]
+    assert any("was taken as fraud" in warning for warning in found.warnings)
+    assert read(path, found.schema).labels.sum() == fraud().sum()
+    write_schema(found, tmp_path / "turncoat.toml")
+    assert load_schema(tmp_path / "turncoat.toml") == found.schema
+
+
 def test_labels_that_cannot_be_read_are_pointed_out():
-    found = infer_schema(payments(is_fraud=["Y" if one else "N" for one in fraud()]))
+    found = infer_schema(payments(is_fraud=names("A", "B", "C")))
     assert found.schema.label is None
     assert "is_fraud" in found.ignored
+    assert any("'is_fraud' may be the label" in warning for warning in found.warnings)
     assert any(
-        "'is_fraud' looks like the label, with values 'N' and 'Y'" in warning
-        for warning in found.warnings
-    )
-    assert any(
-        "1 on most rows" in warning
+        "is fraud on most rows" in warning
         for warning in infer_schema(payments(is_fraud=1 - fraud())).warnings
     )
     gaps = pl.Series(fraud()).set(pl.Series(np.arange(N) < 9), None)
     assert any(
-        "missing on 9 of 400 rows" in warning
+        "unknown on 9 of 400 rows" in warning
         for warning in infer_schema(payments(is_fraud=gaps)).warnings
     )
 
@@ -403,7 +435,7 @@ def test_a_label_of_minus_one_is_unknown(kind):
     marks = pl.Series(np.where(np.arange(N) < 9, -1, fraud())).cast(kind)
     found = infer_schema(payments(is_fraud=marks))
     assert found.schema.label == "is_fraud"
-    assert any("'is_fraud' is missing on 9 of 400 rows" in warning for warning in found.warnings)
+    assert any("'is_fraud' is unknown on 9 of 400 rows" in warning for warning in found.warnings)
 
 
 def test_a_label_that_is_constant_in_the_sample_is_found_in_the_whole(monkeypatch):

@@ -528,7 +528,7 @@ def test_a_second_table_about_customers():
         (("7,inf,2.5,visa,0,1",), r"column 'when', row 1: 'inf' is not a time"),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,debit,2,2"),
-            r"column 'fraud', row 2: the label is '2'; it must be 0, 1, or empty",
+            r"column 'fraud', row 2: the label is '2'; it must be 0, 1, a word .*or empty",
         ),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,1"),
@@ -667,12 +667,12 @@ def test_paths_that_lead_nowhere(tmp_path):
         (
             "fraud",
             [date(2024, 1, 1)] * 6,
-            r"column 'fraud': Date values are not labels\. Labels are 0, 1, or -1",
+            r"column 'fraud': Date values are not labels\. Labels are 0, 1, words, or -1",
         ),
         (
             "fraud",
             [0.5] * 6,
-            r"column 'fraud', row 1: the label is 0\.5; it must be 0, 1, or empty",
+            r"column 'fraud', row 1: the label is 0\.5; it must be 0, 1, a word .*or empty",
         ),
         (
             "number",

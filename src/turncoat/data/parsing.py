@@ -72,6 +72,24 @@ def to_seconds(values: pl.Series, schema: Schema) -> pl.Series | None:
     return None
 
 
+def parse_labels(values: pl.Series, words: Mapping[str, int]) -> pl.Series | None:
+    """Labels as int8: 1, 0 or -1, null for other words; None if the values cannot be labels."""
+    kind = values.dtype
+    if not (kind == pl.String or kind == pl.Boolean or kind == pl.Null or kind.is_numeric()):
+        return None
+    if kind.is_float():
+        values = values.fill_nan(None)
+    texts = values.cast(pl.String).str.strip_chars().str.to_lowercase().fill_null("")
+    texts = texts.str.replace(r"^([+-]?\d+)\.0+$", "$1")
+    return texts.replace_strict(words, default=None, return_dtype=pl.Int8)
+
+
+def parse_label(value: Any, schema: Schema) -> int | None:
+    """One label as in a file: 1, 0 or -1; None for an unknown word."""
+    codes = parse_labels(pl.Series([value]), schema.label_codes)
+    return None if codes is None else codes[0]
+
+
 def parse_row(schema: Schema, row: Mapping[str, Any]) -> TransactionRow:
     """Parse a mapping from column names to values; absent columns are missing."""
     if not isinstance(row, Mapping):

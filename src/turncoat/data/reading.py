@@ -13,7 +13,7 @@ import polars as pl
 
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn, join_key
-from turncoat.data.parsing import MAX_TIME_S, to_seconds
+from turncoat.data.parsing import MAX_TIME_S, parse_labels, to_seconds
 from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.schema_file import load_schema
@@ -23,7 +23,6 @@ from turncoat.errors import ConfigError, DataError
 
 T = TypeVar("T")
 
-_LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "-1": -1, "-1.0": -1}
 _YEAR_S = 365.25 * 86400
 _MAX_TEXT_CHARS = 100_000  # longer values are parts of a file with unmatched quotes
 
@@ -36,9 +35,8 @@ def read(
     `origin` is a CSV or Parquet file, several of them or a folder as one table, or a polars, pandas
     or Arrow frame. `schema` is a `Schema`, the name of a preset or the path of a `turncoat.toml`.
     A file that the schema joins is found next to the first, or given as `joined`. Rows are sorted
-    by customer and time; ties in time go by transaction id. A label that is empty, null or -1 is
-    unknown, and read as -1. `with_labels=False` does not read the label column, which may then be
-    absent.
+    by customer and time; ties in time go by transaction id. An unknown label is read as -1.
+    `with_labels=False` does not read the label column, which may then be absent.
     """
     schema = resolve_schema(schema)
     source = open_for_schema(origin, schema)
@@ -250,23 +248,15 @@ class _TableReader:
         if column is None:
             return None
         values = _plain(self.columns[column])
-        if values.dtype == pl.String:
-            lower = values.str.to_lowercase()
-            labels = lower.replace_strict(_LABELS, default=None, return_dtype=pl.Int8)
-        elif values.dtype == pl.Boolean or values.dtype.is_numeric():
-            numbers = values.cast(pl.Float64)
-            values = values.set(numbers.is_nan(), None) if values.dtype.is_float() else values
-            valid = pl.when(numbers.is_in([-1.0, 0.0, 1.0])).then(numbers)
-            labels = pl.select(valid).to_series().cast(pl.Int8)
-        else:
-            problem = (
-                "values are not labels. Labels are 0, 1, or -1 if unknown; name another column"
-            )
-            raise self._error(column, f"{values.dtype} {problem}")
-        is_wrong = labels.is_null() & values.is_not_null() & (values.cast(pl.String) != "")
-        problem = "the label is {}; it must be 0, 1, or empty if unknown. Correct it"
-        self._refuse(column, is_wrong, values, problem)
-        return labels.fill_null(-1).to_numpy()
+        labels = parse_labels(values, self.schema.label_codes)
+        if labels is None:
+            remedy = "Labels are 0, 1, words, or -1 if unknown; name another column"
+            raise self._error(column, f"{values.dtype} values are not labels. {remedy}")
+        rule = "it must be 0, 1, a word such as yes or no, or empty if unknown"
+        remedy = "Correct it, or list it in the schema's `fraud_labels`, `genuine_labels` or"
+        problem = f"the label is {{}}; {rule}. {remedy} `unknown_labels`"
+        self._refuse(column, labels.is_null(), values, problem)
+        return labels.to_numpy()
 
     def read_ids(self) -> tuple[Array, Array]:
         """Each row's id, and its rank among them, which breaks ties in time."""

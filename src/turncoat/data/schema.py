@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -12,8 +13,18 @@ from turncoat.errors import ConfigError
 
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_LISTS = ("customer", "counterparties", "continuous", "categorical", "tracked")
-_ROLES = ("customer", "customer_age", "time", "id", "label", "amount", *_LISTS[1:])
+FRAUD, GENUINE, UNKNOWN_LABEL = 1, 0, -1
+_WORDS = {
+    FRAUD: "1 true t yes y ja j oui si sí sim fraud fraudulent fraude betrug bedrägeri frode",
+    GENUINE: "0 false f no n nein non nee não nej genuine legit legitimate",
+    UNKNOWN_LABEL: "-1 unknown pending open",
+}
+LABEL_WORDS = {"": UNKNOWN_LABEL}  # labels in lower case; "" is an empty cell
+LABEL_WORDS |= {word: code for code, words in _WORDS.items() for word in words.split()}
+_LABEL_LISTS = {"fraud_labels": FRAUD, "genuine_labels": GENUINE, "unknown_labels": UNKNOWN_LABEL}
+_COLUMN_LISTS = ("customer", "counterparties", "continuous", "categorical", "tracked")
+_LISTS = (*_COLUMN_LISTS, *_LABEL_LISTS)
+_ROLES = ("customer", "customer_age", "time", "id", "label", "amount", *_COLUMN_LISTS[1:])
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,11 @@ class Schema:
     continuous: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     amount: str | None = None  # must be one of `continuous`
-    label: str | None = None  # 1 for fraud, 0 for genuine; empty or -1 if unknown
+    label: str | None = None  # 1 for fraud, 0 for genuine, or words; empty or -1 if unknown
+    # Values of the label beside the usual words, in any case. "" is an empty cell.
+    fraud_labels: tuple[str, ...] = ()
+    genuine_labels: tuple[str, ...] = ()
+    unknown_labels: tuple[str, ...] = ()
     # Days after the label delay from which an unlabelled transaction counts as genuine.
     label_maturity_days: float = 0.0
     id: str | None = None  # unique per transaction; by default the row number
@@ -58,6 +73,10 @@ class Schema:
         for role in _LISTS:
             names = _check_names(getattr(self, role), f"schema {self.name!r}: {role}")
             object.__setattr__(self, role, names)
+        own = [word.strip().lower() for role in _LABEL_LISTS for word in getattr(self, role)]
+        if twice := sorted({word for word in own if own.count(word) > 1}):
+            listed = ", ".join(map(repr, twice))
+            raise self._error(f"{listed} has two meanings among {', '.join(_LABEL_LISTS)}")
         if not self.customer:
             raise self._error("`customer` is empty. Name the columns that identify a customer")
         if self.time_unit not in TIME_UNITS:
@@ -105,6 +124,14 @@ class Schema:
         """Every column in use, once."""
         texts = "customer", "id", "time", "label", "counterparties", "customer_age"
         return self._columns_of(*texts, "continuous", "categorical", "tracked")
+
+    @cached_property
+    def label_codes(self) -> dict[str, int]:
+        """The label of every known word in lower case; "" is an empty cell."""
+        codes = dict(LABEL_WORDS)
+        for role, code in _LABEL_LISTS.items():
+            codes |= {word.strip().lower(): code for word in getattr(self, role)}
+        return codes
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -158,9 +185,10 @@ def _is_number(value: Any) -> bool:
 def _check_names(value: Any, where: str) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{where} must be a list of column names, found {value!r}")
+        what = "texts" if where.endswith("_labels") else "column names"
+        raise ConfigError(f"{where} must be a list of {what}, found {value!r}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{where} names a column twice: {', '.join(twice)}")
+        raise ConfigError(f"{where} has {', '.join(map(repr, twice))} twice")
     return tuple(names)
 
 

@@ -12,13 +12,13 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from turncoat.data.json_rows import MAX_KEY_CHARS, Integer, Key, RowDecoder
-from turncoat.data.parsing import TransactionRow
-from turncoat.data.schema import TIME_UNITS, Schema
+from turncoat.data.parsing import TransactionRow, parse_label
+from turncoat.data.schema import FRAUD, GENUINE, TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring import Detector
 from turncoat.serving.records import counterparty_key, customer_key
@@ -103,25 +103,35 @@ class InvalidJsonError(DataError):
     """A body that is not JSON."""
 
 
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
+
+
 class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The body of a label request."""
 
     id: Key | Integer
     customer: Key | Integer  # as in the score's response
-    label: Literal[0, 1]  # 1 for fraud, 0 for genuine
+    label: Literal[0, 1] | _Word  # 1 for fraud, 0 for genuine, or a word of the label column
 
 
 _label_decoder = msgspec.json.Decoder(LabelRequest)
 _LABEL_HINTS = {"unknown field": f"The fields are {', '.join(LabelRequest.__struct_fields__)}"}
-_LABEL_RULES = {"label": "`label` must be 1 for fraud or 0 for genuine"}
+_LABEL_RULE = "`label` must be 1 for fraud or 0 for genuine, or a word of the label column for them"
 
 
-def decode_label(body: bytes) -> LabelRequest:
-    """Return the label of a JSON object; a FieldError names the field that is wrong."""
+def decode_label(body: bytes, schema: Schema) -> tuple[str, str, int]:
+    """Return customer, id and label of a JSON object; a FieldError names the field that is wrong.
+
+    Words mean the same as in the label column of a file.
+    """
     try:
-        return _label_decoder.decode(body)
+        request = _label_decoder.decode(body)
     except _JSON_ERRORS as problem:
-        raise _explain(problem, _LABEL_HINTS, _LABEL_RULES) from None
+        raise _explain(problem, _LABEL_HINTS, {"label": _LABEL_RULE}) from None
+    label = parse_label(request.label, schema)
+    if label not in (FRAUD, GENUINE):
+        raise FieldError(f"{request.label!r}: {_LABEL_RULE}", "label")
+    return str(request.customer), str(request.id), label
 
 
 def _explain(problem: Exception, hints: Mapping[str, str], rules: Mapping[Any, str]) -> DataError:

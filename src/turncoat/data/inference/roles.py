@@ -9,12 +9,14 @@ import polars as pl
 
 from turncoat.data.inference.heuristics import (
     KNOWN_NAMES,
-    UNKNOWN_LABELS,
+    LabelReading,
     SampledColumn,
     TimeReading,
+    read_as_label,
     read_as_time,
 )
-from turncoat.data.schema import Join, Schema
+from turncoat.data.parsing import parse_labels
+from turncoat.data.schema import FRAUD, GENUINE, Join, Schema
 from turncoat.data.sources import Source, file_prefix, file_stem
 from turncoat.errors import DataError
 
@@ -100,7 +102,9 @@ class RoleAssigner:
             continuous=tuple(continuous),
             categorical=tuple(categorical),
             amount=None if amount is None else amount.name,
-            label=None if label is None else label.name,
+            label=None if label is None else label.column.name,
+            fraud_labels=() if label is None else label.fraud_labels,
+            genuine_labels=() if label is None else label.genuine_labels,
             id=None if id is None else id.name,
             counterparties=() if counterparty is None else (counterparty.name,),
             tracked=tuple(tracked),
@@ -131,46 +135,53 @@ class RoleAssigner:
         remedy += f' {lines}, categorical = ["..."]'
         return DataError(f"{self.source.name}: {problem} The columns are {shown}. {remedy}")
 
-    def _find_label(self, known: str | None) -> SampledColumn | None:
-        """A binary column with a suitable name."""
+    def _find_label(self, known: str | None) -> LabelReading | None:
+        """A column of 0 and 1, or of words for them, with a suitable name."""
         columns = self.candidates.values()
         named = [c for c in columns if (c.match("label") if known is None else c.name == known)]
         named.sort(key=lambda c: (c.match("prediction") is not None, c.rank("label")))
-        named = [column.drop_unknown_labels() for column in named]
-        binary = [c for c in named if c.is_binary]
+        able = [reading for c in named if (reading := read_as_label(c)) is not None]
+        able.sort(key=lambda reading: bool(reading.fraud_labels))
         # A sample may hold only one of the two values; then search the whole file.
-        able = [c for c in binary if c.n_distinct == 2] or [c for c in binary if self._varies(c)]
-        found = able[0] if able else None
-        reason = "0 and 1"
-        if found is not None and (word := found.match("label")):
-            reason = f"0 and 1, and the name contains {word!r}"
+        found = next((reading for reading in able if reading.has_both), None)
+        found = found or next((reading for reading in able if self._varies(reading)), None)
+        if found is not None and (word := found.column.match("label")):
+            found = found._replace(reason=f"{found.reason}, and the name contains {word!r}")
         if found is None:
             for c in named:
-                if 0 < c.n_distinct <= 2 and not c.is_binary:
-                    values = " and ".join(map(repr, c.values.drop_nulls().unique().sort()))
-                    self._warn(c, f"looks like the label, with values {values}. Write 1 for fraud.")
-            others = [c for c in columns if c.is_binary and c.n_distinct == 2]
-            if not named and len(others) == 1 and others[0].true_share <= 0.1:
-                found, reason = others[0], "the only column of 0 and 1, and 1 is rare"
-                self._warn(found, f"was taken as the label only because it is {reason}. Check it.")
+                if 0 < c.n_distinct <= MAX_CODES:
+                    values = ", ".join(map(repr, c.values.drop_nulls().unique().sort()[:MAX_CODES]))
+                    remedy = "Name it as `label`, with its values in `fraud_labels` and"
+                    self._warn(c, f"may be the label. {remedy} `genuine_labels`: {values}.")
+            readings = [read_as_label(c) for c in columns if c.is_binary]
+            others = [reading for reading in readings if reading is not None and reading.has_both]
+            if not named and len(others) == 1 and others[0].fraud_share <= 0.1:
+                reason = "the only column of 0 and 1, and 1 is rare"
+                found = others[0]._replace(reason=reason)
+                text = f"was taken as the label only because it is {reason}. Check it."
+                self._warn(found.column, text)
         if found is None:
-            warning = "There is no label: no column of 0 and 1 is named like fraud or chargeback."
-            self.warnings.append(warning)
+            warning = "There is no label: no column of 0 and 1, or yes and no, is named like fraud"
+            self.warnings.append(f"{warning} or chargeback.")
             return None
-        if found.true_share > 0.5:
-            self._warn(found, "is 1 on most rows. 1 must be fraud; swap 0 and 1 if not.")
+        if found.fraud_share > 0.5:
+            self._warn(found.column, "is fraud on most rows. List its values under the other word.")
+        if found.warning is not None:
+            self._warn(found.column, found.warning)
         if missing := self.n_rows - found.n_known:
             effect = "Those rows inform the regimes, but no fraud rate."
-            self._warn(found, f"is missing on {missing:,} of {self.rows}. {effect}")
-        return self._assign(found.name, reason)
+            self._warn(found.column, f"is unknown on {missing:,} of {self.rows}. {effect}")
+        self._assign(found.column.name, found.reason)
+        return found
 
-    def _varies(self, column: SampledColumn) -> bool:
-        """Whether a column has two values in the whole table, apart from unknown labels."""
-        is_joined = column.name in self.joined_columns
+    def _varies(self, reading: LabelReading) -> bool:
+        """Whether a fraud and a genuine transaction are known in the whole table."""
+        name = reading.column.name
+        is_joined = name in self.joined_columns
         source = self.joined if self.joined is not None and is_joined else self.source
-        texts = pl.col(column.name).cast(pl.String)
-        count = texts.filter(~texts.is_in(UNKNOWN_LABELS)).n_unique()
-        return int(source.frame.select(count).collect().item()) == 2
+        values = source.frame.select(pl.col(name).unique()).collect().to_series()
+        codes = parse_labels(values, reading.words)
+        return codes is not None and {FRAUD, GENUINE} <= set(codes)
 
     def _ignore_useless(self) -> None:
         for name, column in list(self.candidates.items()):
@@ -258,7 +269,7 @@ class RoleAssigner:
             self._warn(best, f"is missing on {missing:,} of {self.rows}, but {rule}")
         return self._assign(best.name, f"{reason}; {self._count_values(best)}").name
 
-    def _ignore_leaks(self, label: SampledColumn | None) -> None:
+    def _ignore_leaks(self, label: LabelReading | None) -> None:
         """Ignore columns that reveal the label by their name or values."""
         for name, column in list(self.candidates.items()):
             if word := column.match("fraud"):
@@ -331,9 +342,9 @@ class RoleAssigner:
         return stem
 
 
-def _find_leak(column: SampledColumn, label: SampledColumn) -> str | None:
+def _find_leak(column: SampledColumn, label: LabelReading) -> str | None:
     """How a column reveals the label: values only on fraud rows that cover nearly all frauds."""
-    fraud = label.is_true
+    fraud = label.is_fraud
     n_frauds = int(fraud.sum())
     if n_frauds < MIN_FRAUDS:
         return None
