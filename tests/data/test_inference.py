@@ -611,6 +611,25 @@ def test_fraud_dataset_benchmark_names():
     assert "same value" in found.ignored["ENTITY_TYPE"]
 
 
+@pytest.mark.parametrize(
+    ("column", "rule", "text"),
+    [
+        (None, "first", "Their rows are equal"),
+        ("is_fraud", "last", "Only the label differs"),
+        ("amount", "last", "differ in 'amount'"),
+    ],
+)
+def test_repeated_ids_get_a_rule(column, rule, text):
+    frame = payments(payment_ref=[f"P{k}" for k in range(N)])
+    again = frame[:20]
+    if column is not None:
+        again = again.with_columns(pl.col(column).add(1).mod(2).cast(frame[column].dtype))
+    found = infer_schema(pl.concat([frame, again]))
+    assert (found.schema.id, found.schema.repeated_ids) == ("payment_ref", rule)
+    assert any("20 repeats" in warning and text in warning for warning in found.warnings)
+    assert read(pl.concat([frame, again]), found.schema).n_rows == N
+
+
 # Several files
 
 

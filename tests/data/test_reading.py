@@ -532,7 +532,7 @@ def test_a_second_table_about_customers():
         ),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,1"),
-            r"column 'number', row 2: id 1 is already on row 1\. Remove one",
+            r"column 'number', row 2: id 1 is already on row 1 of .*; 1 rows repeat an id\. Set",
         ),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,"),
@@ -817,3 +817,27 @@ def test_an_endless_name_is_refused_not_stored() -> None:
     frame = pl.DataFrame({"who": people, "at": range(1000), "x": [1.0] * 1000})
     with pytest.raises(DataError, match=r"column 'who', row 1000: 'zz.*200,000 characters"):
         read(frame, Schema(customer="who", time="at", continuous=("x",)))
+
+
+@pytest.mark.parametrize(("rule", "paid"), [("first", [1.0, 2.0, 4.0]), ("last", [2.0, 3.0, 5.0])])
+def test_one_row_of_a_repeated_id_counts(tmp_path: Path, rule: str, paid: list[float]) -> None:
+    schema = Schema(customer="who", time="at", continuous="paid", id="ref", repeated_ids=rule)
+    months = [tmp_path / "jan.csv", tmp_path / "feb.csv"]
+    months[0].write_text("who,at,paid,ref\na,1,1,x\na,2,2,y\n")
+    months[1].write_text("who,at,paid,ref\na,1,3,x\nb,5,4,z\nb,6,5,z\n")
+    found = read(months, schema)
+    assert sorted(found.column("paid")) == paid
+    assert found.n_file_rows == 5
+    assert found.notes == (
+        f"2 rows that repeat an id were left out; the {rule} row of each counts",
+    )
+    assert read(months[:1], schema).notes == ()
+    refusing = replace(schema, repeated_ids="refuse")
+    with pytest.raises(
+        DataError,
+        match=r"feb\.csv, column 'ref', row 1: id 'x' is already on row 1 of .*jan\.csv; 2 rows "
+        r'repeat an id\. Set `repeated_ids = "first"` or "last"',
+    ):
+        read(months, refusing)
+    with pytest.raises(ConfigError, match="repeated_ids is 'all'; it must be one of refuse"):
+        replace(schema, repeated_ids="all")

@@ -15,6 +15,7 @@ from rich.markup import escape
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.notes import echo_notes
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def fit_champion(
     replaced = out.exists()
     detector.save(out)
     if options.as_json:
-        echo(json.dumps(_summarize(champion, detector, parts, figures, options, out)))
+        summary = _summarize(champion, detector, parts, figures, options, out)
+        echo(json.dumps({**summary, "notes": data.notes}))
         return
     echo(f"{champion.describe()}\n\nOn the test part, which nothing was fitted or chosen on:")
     echo(figures.describe())
@@ -126,8 +128,10 @@ def evaluate(
         note = f"{share} than the detector's calibration data; it may have been fitted on them"
         note += ". Use --from for later ones" if seen < len(times) else ""
     if as_json:
-        echo(json.dumps({**asdict(figures), "verdict": figures.verdict, "note": note}))
+        summary = {**asdict(figures), "verdict": figures.verdict, "note": note}
+        echo(json.dumps({**summary, "notes": transactions.notes}))
         return
+    echo_notes(transactions)
     if note:
         echo(f"Please note: {note}.")
     echo(figures.describe())

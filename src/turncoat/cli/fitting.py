@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer import Argument, Context, Option, echo
 
 from turncoat.cli.choosing import ChampionOptions, fit_champion, parse_budget
+from turncoat.cli.notes import echo_notes
 from turncoat.errors import ConfigError, DataError
 from turncoat.panel import LABEL_DELAY_DAYS
 
@@ -125,6 +126,7 @@ def fit(
         sources, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
         if not as_json:
             echo(f"{transactions}\n{parts}")
+            echo_notes(transactions)
             if split == AUTO and parts.seed is not None:
                 echo("Split by customer: by time, a part would know fewer than ten frauds.")
         fit_champion(transactions, parts, options, out, sources)
@@ -158,6 +160,7 @@ def fit(
         raise ConfigError(f"--ranker is {ranker!r}; {rule}")
     if not as_json:
         echo(f"{transactions}\n{parts}")
+        echo_notes(transactions)
     choice = None
     if states == AUTO:
         choice = _choose_states(detector, model, transactions, parts, out, quiet=as_json)
@@ -167,7 +170,8 @@ def fit(
         detector = detector.add_ranker(scorer, transactions, parts)
     detector.save(out)
     if as_json:
-        echo(json.dumps(_summarize(detector, parts, choice, ranker, out)))
+        summary = _summarize(detector, parts, choice, ranker, out)
+        echo(json.dumps({**summary, "notes": transactions.notes}))
     else:
         _print_fit(detector, ranker)
         command = shlex.join(["turncoat", "score", str(out), *map(str, sources)])

@@ -12,6 +12,7 @@ from rich.markup import escape
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.notes import echo_notes
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ def score(
     n, mean = len(scores.ids), float(scores.value.mean())
     if as_json:
         summary = {"transactions": n, "mode": mode, "kind": kind, "mean_score": mean}
-        echo(json.dumps({**summary, "out": str(out)}))
+        echo(json.dumps({**summary, "notes": transactions.notes, "out": str(out)}))
     else:
+        echo_notes(transactions)
         echo(f"{n:,} transactions, {kind} {mode} scores, mean {mean:.4f}. Wrote {out}")
 
 

@@ -47,8 +47,9 @@ def read(
     label_values = table.read_labels()
     numbers = table.read_numbers()
     codes, customers = table.read_customers(categories, numbers, times)
-    ids, rank = table.read_ids()
+    ids, rank, is_kept = table.read_ids()
     order = np.lexsort((rank, times, codes))
+    order = order if is_kept is None else order[is_kept[order]]
     return Transactions(
         schema=schema,
         source=source.name,
@@ -60,6 +61,7 @@ def read(
         times=times[order],
         ids=ids[order],
         labels=None if label_values is None else label_values[order],
+        notes=tuple(table.notes),
     )
 
 
@@ -115,6 +117,7 @@ class _TableReader:
         self.source, self.schema = source, schema
         self.owner: dict[str, Source] = {}
         self.second_rows: pl.Series | None = None  # each row's row in the second table
+        self.notes: list[str] = []  # what was left out
         join = schema.join if second is not None else None
         theirs = [c for c in schema.columns if join is not None and c in join.columns]
         ours = [c for c in schema.columns if c not in theirs]
@@ -258,12 +261,15 @@ class _TableReader:
         self._refuse(column, labels.is_null(), values, problem)
         return labels.to_numpy()
 
-    def read_ids(self) -> tuple[Array, Array]:
-        """Each row's id, and its rank among them, which breaks ties in time."""
+    def read_ids(self) -> tuple[Array, Array, Array | None]:
+        """Each row's id, its rank among them, which breaks ties in time, and whether it counts.
+
+        None if all rows count.
+        """
         column = self.schema.id
         if column is None:
             rows = np.arange(self.n_rows)
-            return rows, rows
+            return rows, rows, None
         values = _plain(self.columns[column])
         if values.dtype == pl.String or values.dtype.is_integer():
             whole, texts = values.cast(pl.Int64, strict=False), values.cast(pl.String)
@@ -271,21 +277,33 @@ class _TableReader:
             values = whole if is_exact else texts
         problem = "the transaction id is {}. Every transaction needs one of its own"
         self._refuse(column, values.is_null(), values, problem)
-        if values.n_unique() < len(values):
-            row = int(np.argmin(values.is_first_distinct()))
-            first = int(np.argmax(values == values[row]))
-            problem = f"id {values[row]!r} is already on row {first + 1}. Remove one of the rows"
-            raise self._error(column, problem, row)
+        is_kept = self._choose_among_repeats(column, values)
         if values.dtype.is_integer():
             ids = values.to_numpy()
-            return ids, ids
+            return ids, ids, is_kept
         if values.dtype != pl.String:
             problem = "values are not ids. Make them whole numbers or text, or leave them out"
             raise self._error(column, f"{values.dtype} {problem}")
         lengths = values.str.len_chars()
         problem = "the id has {} characters. The file may be damaged; write it again"
         self._refuse(column, lengths > _MAX_TEXT_CHARS, lengths, problem)
-        return values.to_numpy().astype(str), values.rank("ordinal").to_numpy()
+        return values.to_numpy().astype(str), values.rank("ordinal").to_numpy(), is_kept
+
+    def _choose_among_repeats(self, column: str, ids: pl.Series) -> Array | None:
+        """Whether each row counts, by the schema's rule for repeated ids; None if none repeats."""
+        n_repeats = len(ids) - ids.n_unique()
+        if n_repeats == 0:
+            return None
+        if self.schema.repeated_ids == "refuse":
+            row = int(np.argmin(ids.is_first_distinct()))
+            name, first = self.owner[column].locate(int(np.argmax(ids == ids[row])))
+            found = f"id {ids[row]!r} is already on row {first + 1} of {name}"
+            remedy = 'Set `repeated_ids = "first"` or "last" in the schema, or correct the ids'
+            raise self._error(column, f"{found}; {n_repeats:,} rows repeat an id. {remedy}", row)
+        is_first = self.schema.repeated_ids == "first"
+        rule = f"the {self.schema.repeated_ids} row of each counts"
+        self.notes.append(f"{n_repeats:,} rows that repeat an id were left out; {rule}")
+        return (ids.is_first_distinct() if is_first else ids.is_last_distinct()).to_numpy()
 
     def read_customers(
         self, categories: dict[str, CategoryColumn], numbers: dict[str, Array], times: Array

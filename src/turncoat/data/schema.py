@@ -13,6 +13,7 @@ from turncoat.errors import ConfigError
 
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+REPEATED_IDS = ("refuse", "first", "last")
 FRAUD, GENUINE, UNKNOWN_LABEL = 1, 0, -1
 _WORDS = {
     FRAUD: "1 true t yes y ja j oui si sí sim fraud fraudulent fraude betrug bedrägeri frode",
@@ -59,6 +60,7 @@ class Schema:
     # Days after the label delay from which an unlabelled transaction counts as genuine.
     label_maturity_days: float = 0.0
     id: str | None = None  # unique per transaction; by default the row number
+    repeated_ids: str = "refuse"  # which row of a repeated id counts: first, last or refuse
     counterparties: tuple[str, ...] = ()  # each has a history of its own: terminal, device
     tracked: tuple[str, ...] = ()  # new and changed values become features: device, e-mail
     time_unit: str = "s"  # of numeric times
@@ -82,6 +84,9 @@ class Schema:
         if self.time_unit not in TIME_UNITS:
             units = ", ".join(TIME_UNITS)
             raise self._error(f"time_unit is {self.time_unit!r}; it must be one of {units}")
+        if self.repeated_ids not in REPEATED_IDS:
+            rule = f"it must be one of {', '.join(REPEATED_IDS)}"
+            raise self._error(f"repeated_ids is {self.repeated_ids!r}; {rule}")
         if not self.continuous and not self.categorical:
             raise self._error("no continuous and no categorical column. Name at least one")
         if self.amount is not None and self.amount not in self.continuous:

@@ -30,6 +30,7 @@ _MEANINGS = {  # in the order in which settings are written
     "unknown_labels": "values of the label that mean neither yet",
     "label_maturity_days": "after the label delay, until an unlabelled row counts as genuine",
     "id": "unique per transaction",
+    "repeated_ids": "which row of an id that repeats counts: first, last or refuse",
     "amount": "the amount, one of the continuous columns",
     "counterparties": "terminal, merchant or device, each with a history of its own",
     "customer_age": "days since the customer's first use",

@@ -29,6 +29,7 @@ class Transactions:
     times: Array  # [N] float64 seconds
     ids: Array  # [N]
     labels: Array | None = None  # [N] int8; -1 is unknown
+    notes: tuple[str, ...] = ()  # what reading left out, for people
 
     @property
     def n_rows(self) -> int:

@@ -22,6 +22,7 @@ from turncoat.errors import DataError
 
 SAMPLE_ROWS = 100_000
 MAX_CATEGORIES = 5_000
+MIN_ID_SHARE = 0.9  # of distinct values among the rows, for an id that should be unique
 MAX_CODES = 20  # whole numbers with at most this many values are categories
 MIN_FRAUDS = 5  # before a column is called a leak
 _MAX_TEXT_CHARS = 60  # on average; longer values are free text
@@ -51,6 +52,7 @@ class RoleAssigner:
         self.ignored: dict[str, str] = {}
         self.warnings: list[str] = []
         self.n_rows = sample.height
+        self.sample = sample
         self.candidates = SampledColumn.from_table(self.source, sample)
         self.joined_columns: list[str] = []
         if second:
@@ -106,6 +108,7 @@ class RoleAssigner:
             fraud_labels=() if label is None else label.fraud_labels,
             genuine_labels=() if label is None else label.genuine_labels,
             id=None if id is None else id.name,
+            repeated_ids="refuse" if id is None else self._choose_repeats(id, label),
             counterparties=() if counterparty is None else (counterparty.name,),
             tracked=tuple(tracked),
             time_unit=time.unit,
@@ -229,16 +232,39 @@ class RoleAssigner:
                 self._ignore(name, f"a second time: it rises with {time.column.name!r}")
 
     def _find_id(self, known: str | None) -> SampledColumn | None:
-        unique = [c for c in self.candidates.values() if c.is_unique and c.is_discrete]
+        able = [c for c in self.candidates.values() if c.is_discrete and c.n_known == self.n_rows]
+        unique = [c for c in able if c.is_unique]
         if any(c.name == known for c in unique):
             return self._assign(str(known), f"unique in {self.rows}")
-        named = [c for c in unique if c.match("id")]
+        named = [c for c in able if c.match("id") and c.n_distinct >= MIN_ID_SHARE * self.n_rows]
         named = [c for c in named if c.match("event") or not c.match("customer", "counterparty")]
+        named = [c for c in named if c.is_unique or c.match("event")]
         if not named:
             return None
-        best = min(named, key=lambda c: c.match("event") is None)
-        reason = f"unique in {self.rows}, and the name contains {best.match('id')!r}"
+        best = min(named, key=lambda c: (not c.is_unique, c.match("event") is None))
+        found = "unique" if best.is_unique else self._count_repeats(best)
+        reason = f"{found} in {self.rows}, and the name contains {best.match('id')!r}"
         return self._assign(best.name, reason)
+
+    def _count_repeats(self, id: SampledColumn) -> str:
+        return f"{self.n_rows - id.n_distinct:,} repeats"
+
+    def _choose_repeats(self, id: SampledColumn, label: LabelReading | None) -> str:
+        """Which row of a repeated id to keep; a warning says what differs between them."""
+        if id.is_unique:
+            return "refuse"
+        repeated = self.sample.filter(pl.col(id.name).is_duplicated())
+        counts = repeated.group_by(id.name).agg(pl.all().n_unique()).drop(id.name)
+        differing = [column.name for column in counts if (column > 1).any()]
+        own = [] if label is None else [label.column.name]
+        rule = "first" if not differing else "last"
+        shown = ", ".join(map(repr, differing[:5])) + (", ..." if len(differing) > 5 else "")
+        what = f"The rows of an id differ in {shown}" if differing else "Their rows are equal"
+        if differing == own:
+            what = "Only the label differs, as in a later export"
+        text = f"has {self._count_repeats(id)} in {self.rows}. {what}, so the {rule} row of each"
+        self._warn(id, f"{text} counts. Change `repeated_ids` if that is wrong.")
+        return rule
 
     def _find_customer(self, known: str | None) -> str:
         discrete = [c for c in self.candidates.values() if c.is_discrete and not c.is_binary]
