@@ -132,7 +132,7 @@ def test_contradictions_are_refused(change, told):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"currency": "EUR"}, "unknown setting 'currency'; a schema has customer, time"),
+        ({"colour": "red"}, "unknown setting 'colour'; a schema has customer, time"),
         ({"time": 5}, "time must be text, found 5"),
         ({"label": ["fraud"]}, "label must be text"),
         ({"label_maturity_days": "7"}, "label_maturity_days must be a number of days, found '7'"),

@@ -12,6 +12,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.categories import normalize_category
+from turncoat.data.money import convert_row, invert_row
 from turncoat.data.parsing import TransactionRow, pack_numbers, parse_customer, parse_time
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
@@ -65,6 +66,7 @@ class RowDecoder:
         self._habits = _make_getter([index[column] for column in schema.tracked])
         self._counterparties = tuple(index[column] for column in schema.counterparties)
         self._id, self._time = index[self.id_field], index[schema.time]
+        self._currency = None if schema.currency is None else index[schema.currency]
         self._customer = tuple(index[column] for column in schema.customer)
 
     def decode(self, body: bytes | memoryview) -> DecodedRow:
@@ -86,6 +88,9 @@ class RowDecoder:
         numbers = pack_numbers(len(cells), cells)
         if numbers is None:  # some are null
             numbers = np.array([math.nan if cell is None else cell for cell in cells], np.float64)
+        if schema.converts_money:
+            currency = None if self._currency is None else values[self._currency]
+            numbers = convert_row(schema, numbers, currency, time)
         texts = self._names(values), self._habits(values)
         row = TransactionRow(time, numbers, *texts, counterparties)
         return DecodedRow(str(values[self._id]), customer, row, sent_time, decoded)
@@ -100,7 +105,7 @@ class RowDecoder:
 def list_fields(transactions: Transactions, rows: Array) -> Iterator[dict[str, Any]]:
     """The fields of rows of a file, without missing ones; id and customer are the file's columns.
 
-    Times become numbers in the schema's unit.
+    Times become numbers in the schema's unit. Amounts are as in the file, before conversion.
     """
     schema, places = transactions.schema, transactions.file_rows[rows]
     columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
@@ -108,10 +113,22 @@ def list_fields(transactions: Transactions, rows: Array) -> Iterator[dict[str, A
         texts = (*category.values, None)
         columns[name] = [texts[code] for code in category.codes[places].tolist()]
     times = transactions.times[rows].tolist()
+    if schema.converts_money:
+        _invert_money(schema, columns, times)
     for time, cells in zip(times, zip(*columns.values(), strict=True), strict=True):
         named = zip(columns, cells, strict=True)
         fields = {name: cell for name, cell in named if cell is not None and cell == cell}
         yield fields | {schema.time: invert_time(schema, time)}
+
+
+def _invert_money(schema: Schema, columns: dict[str, list[Any]], times: list[float]) -> None:
+    """Replace converted amounts by those of the file."""
+    currencies = columns.get(schema.currency or "", [None] * len(times))
+    cells = np.array([columns[name] for name in schema.continuous]).T
+    pairs = zip(cells, currencies, times, strict=True)
+    inverted = np.array([invert_row(schema, *about) for about in pairs])
+    for place in {*schema.money_places, *schema.minor_unit_places}:
+        columns[schema.continuous[place]] = inverted[:, place].tolist()
 
 
 def invert_time(schema: Schema, seconds: float) -> float:

@@ -18,6 +18,7 @@ import polars as pl
 from turncoat.arrays import Array
 from turncoat.data.categories import join_key, normalize_category
 from turncoat.data.csv_files import NOT_A_NUMBER, PLAIN, CsvFormat
+from turncoat.data.money import convert_row
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import DataError
 
@@ -96,6 +97,8 @@ def parse_row(schema: Schema, row: Mapping[str, Any]) -> TransactionRow:
         found = type(row).__name__
         raise DataError(f"a live row must map column names to values; found {found}. Give a dict")
     time, numbers = parse_time(schema, row), parse_numbers(schema.continuous, row, schema.csv)
+    if schema.converts_money:
+        numbers = convert_row(schema, numbers, row.get(schema.currency or ""), time)
     counterparties = tuple(normalize_category(row.get(name)) for name in schema.counterparties)
     texts = tuple(map(row.get, schema.categorical)), tuple(map(row.get, schema.tracked))
     return TransactionRow(time, numbers, *texts, counterparties)

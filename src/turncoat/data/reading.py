@@ -13,6 +13,7 @@ import polars as pl
 
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn, join_key
+from turncoat.data.money import convert_columns, list_without_rate
 from turncoat.data.parsing import MAX_TIME_S, parse_labels, to_seconds
 from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
@@ -46,6 +47,7 @@ def read(
     times = table.read_times()
     label_values = table.read_labels()
     numbers = table.read_numbers()
+    table.convert_money(numbers, categories, times)
     codes, customers = table.read_customers(categories, numbers, times)
     ids, rank, is_kept = table.read_ids()
     order = np.lexsort((rank, times, codes))
@@ -222,6 +224,22 @@ class _TableReader:
         problem = "the value is {}; it must be finite. Correct it, or leave it empty"
         self._refuse(column, np.isinf(numbers), values, problem)
         return numbers
+
+    def convert_money(
+        self, numbers: dict[str, Array], categories: dict[str, CategoryColumn], times: Array
+    ) -> None:
+        """Convert amounts by the schema's rules; without a rate they are missing."""
+        schema = self.schema
+        currencies = None if schema.currency is None else categories[schema.currency]
+        rates = convert_columns(schema, numbers, currencies, times)
+        if currencies is None or rates is None or not np.isnan(rates).any():
+            return
+        without = ", ".join(list_without_rate(currencies, rates)[:8])
+        if np.isnan(rates).all():
+            known = ", ".join(() if schema.rates is None else schema.rates.currencies)
+            problem = f"no row has a rate: {without}. There are rates of {known}"
+            raise self._error(str(schema.currency), f"{problem}. Add the others to the schema")
+        self.notes.append(f"amounts without a rate count as missing: {without} rows")
 
     def read_times(self) -> Array:
         """Seconds [rows]."""

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from turncoat.data.csv_files import CsvFormat
+from turncoat.data.money import RateTable
 from turncoat.errors import ConfigError
 
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
@@ -23,9 +24,15 @@ _WORDS = {
 LABEL_WORDS = {"": UNKNOWN_LABEL}  # labels in lower case; "" is an empty cell
 LABEL_WORDS |= {word: code for code, words in _WORDS.items() for word in words.split()}
 _LABEL_LISTS = {"fraud_labels": FRAUD, "genuine_labels": GENUINE, "unknown_labels": UNKNOWN_LABEL}
-_COLUMN_LISTS = ("customer", "counterparties", "continuous", "categorical", "tracked")
+_COLUMN_LISTS = (
+    *("customer", "counterparties", "continuous", "categorical", "tracked"),
+    *("minor_units", "money"),
+)
 _LISTS = (*_COLUMN_LISTS, *_LABEL_LISTS)
-_ROLES = ("customer", "customer_age", "time", "id", "label", "amount", *_COLUMN_LISTS[1:])
+_ROLES = (
+    *("customer", "customer_age", "time", "id", "label", "amount", "currency"),
+    *_COLUMN_LISTS[1:],
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,10 @@ class Schema:
     continuous: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     amount: str | None = None  # must be one of `continuous`
+    minor_units: tuple[str, ...] = ()  # continuous columns that count cents
+    currency: str | None = None  # the column of currencies; needs `rates`
+    money: tuple[str, ...] = ()  # continuous columns in that currency, beside the amount
+    rates: RateTable | None = None  # what one unit of each currency is worth in a common one
     label: str | None = None  # 1 for fraud, 0 for genuine, or words; empty or -1 if unknown
     # Values of the label beside the usual words, in any case. "" is an empty cell.
     fraud_labels: tuple[str, ...] = ()
@@ -91,13 +102,21 @@ class Schema:
             raise self._error("no continuous and no categorical column. Name at least one")
         if self.amount is not None and self.amount not in self.continuous:
             raise self._error(f"amount {self.amount!r} is not among the continuous columns. Add it")
+        for role in ("minor_units", "money"):
+            if others := sorted(set(getattr(self, role)) - set(self.continuous)):
+                raise self._error(f"{role} {others[0]!r} is not among the continuous columns")
+        if self.currency is None and (self.rates is not None or self.money):
+            raise self._error("rates and money need `currency`, the column of currencies. Name it")
+        if self.currency is not None and self.rates is None:
+            remedy = "Add [schema.rates]; `turncoat init` estimates them"
+            raise self._error(f"currency {self.currency!r} needs rates of its currencies. {remedy}")
         roles: dict[str, str] = {}
         for role in ("time", "label", "id", "continuous", "categorical"):
             for column in self._columns_of(role):
                 other = roles.setdefault(column, role)
                 if other != role:
                     raise self._error(f"column {column!r} is both {other} and {role}. Keep one")
-        for role in ("customer", "tracked", "counterparties", "customer_age"):
+        for role in ("customer", "tracked", "counterparties", "customer_age", "currency"):
             allowed = "continuous" if role == "customer_age" else "categorical"
             for column in self._columns_of(role):
                 if (other := roles.get(column, allowed)) != allowed:
@@ -127,7 +146,7 @@ class Schema:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column in use, once."""
-        texts = "customer", "id", "time", "label", "counterparties", "customer_age"
+        texts = "customer", "id", "time", "label", "counterparties", "customer_age", "currency"
         return self._columns_of(*texts, "continuous", "categorical", "tracked")
 
     @cached_property
@@ -141,7 +160,27 @@ class Schema:
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns read as categories or keys, not as numbers."""
-        return self._columns_of("customer", "counterparties", "categorical", "tracked")
+        return self._columns_of("customer", "counterparties", "categorical", "tracked", "currency")
+
+    @property
+    def money_columns(self) -> tuple[str, ...]:
+        """Continuous columns that are converted into a common currency."""
+        return () if self.currency is None else self._columns_of("amount", "money")
+
+    @cached_property
+    def money_places(self) -> tuple[int, ...]:
+        """Indices of `money_columns` among the continuous ones."""
+        return tuple(map(self.continuous.index, self.money_columns))
+
+    @cached_property
+    def minor_unit_places(self) -> tuple[int, ...]:
+        """Indices of `minor_units` among the continuous columns."""
+        return tuple(map(self.continuous.index, self.minor_units))
+
+    @property
+    def converts_money(self) -> bool:
+        """Whether amounts are not as in the file."""
+        return bool(self.minor_units or self.money_columns)
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as a TOML table, without defaults."""
@@ -149,6 +188,8 @@ class Schema:
         table = {k: v for k, v in asdict(self).items() if getattr(self, k) != defaults[k]}
         if self.join is not None:
             table["join"]["columns"] = list(self.join.columns)
+        if self.rates is not None:
+            table["rates"] = self.rates.to_table()
         if self.csv != CsvFormat():
             table["csv"] = {k: v for k, v in asdict(self.csv).items() if v != getattr(CsvFormat, k)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in table.items()}
@@ -169,6 +210,8 @@ class Schema:
                 values[key] = _check_names(value, f"{source}: {key}")
             elif key == "join":
                 values[key] = _parse_join(value, source)
+            elif key == "rates":
+                values[key] = RateTable.from_table(value, f"{source}: rates")
             elif key == "csv":
                 values[key] = _parse_csv_format(value, source)
             elif key == "label_maturity_days":

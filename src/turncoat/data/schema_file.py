@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turncoat.data.money import RateTable
 from turncoat.data.schema import Schema
 from turncoat.errors import ConfigError
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from turncoat.data.inference import InferredSchema
 
 _WIDTH = 100
+_RATES = "What one unit of each currency is worth in a common one; by date: SEK = "
+_RATES += '{ "2024-01-01" = 0.089 }. A file with the columns currency, rate and date does too: '
+_RATES += '`rates = "rates.csv"` above.'
 _MEANINGS = {  # in the order in which settings are written
     "name": "",
     "customer": "columns that together identify a customer",
@@ -32,6 +36,9 @@ _MEANINGS = {  # in the order in which settings are written
     "id": "unique per transaction",
     "repeated_ids": "which row of an id that repeats counts: first, last or refuse",
     "amount": "the amount, one of the continuous columns",
+    "minor_units": "columns that count cents, or what the currency has instead",
+    "currency": "the column of currencies, from which amounts are converted by the rates below",
+    "money": "columns in that currency, beside the amount",
     "counterparties": "terminal, merchant or device, each with a history of its own",
     "customer_age": "days since the customer's first use",
     "continuous": "numbers to learn from",
@@ -45,6 +52,8 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
     table = _load_toml(Path(path)).get("schema")
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: has no [schema] table. `turncoat init FILE` writes one")
+    if isinstance(name := table.get("rates"), str):
+        table = table | {"rates": RateTable.from_file(Path(path).parent / name).to_table()}
     return Schema.from_dict({"name": Path(path).stem, **table}, source=str(path))
 
 
@@ -119,6 +128,9 @@ def _render(source: Schema | InferredSchema) -> str:
         lines += ["", "# Ignored:"]
         for column, reason in ignored.items():
             lines += _render_comment(f"{_quote(column)}: {reason}", "#   ")
+    if "rates" in table:
+        lines += ["", *_render_comment(_RATES), "[schema.rates]"]
+        lines += [f"{_quote(name)} = {_render_rate(rate)}" for name, rate in table["rates"].items()]
     if "csv" in table:
         lines += ["", "# How CSV files are written.", "[schema.csv]"]
         lines += [f"{name} = {_quote(value)}" for name, value in table["csv"].items()]
@@ -127,6 +139,13 @@ def _render(source: Schema | InferredSchema) -> str:
         lines += ["[schema.join]", f"file = {_quote(schema.join.file)}"]
         lines += [f"on = {_quote(schema.join.on)}", *_render_list("columns", schema.join.columns)]
     return "\n".join(lines) + "\n"
+
+
+def _render_rate(rate: float | Mapping[str, float]) -> str:
+    """A rate, or rates by date."""
+    if isinstance(rate, Mapping):
+        return f"{{ {', '.join(f'{_quote(day)} = {one!r}' for day, one in rate.items())} }}"
+    return repr(rate)
 
 
 def _render_setting(role: str, value: Any, reasons: Mapping[str, str]) -> list[str]:

@@ -191,7 +191,10 @@ class FeatureDescriber:
         """The text for a group of engineered features."""
         number = partial(self._number, row)
         if source == AMOUNT:
-            return _describe_amount(number(str(self.plan.schema.amount)), number("amount_to_mean"))
+            schema = self.plan.schema
+            base = None if schema.rates is None else schema.rates.base
+            about = number(str(schema.amount)), number("amount_to_mean"), base
+            return _describe_amount(*about)
         if source == PACE:
             return _describe_pace(number("since_last"), number("count_day"))
         if source == HOUR:
@@ -258,8 +261,9 @@ def _exp(value: float) -> float:
     return math.exp(min(value, _MAX_EXPONENT)) if not math.isnan(value) else math.nan
 
 
-def _describe_amount(amount: float, log_ratio: float) -> str:
+def _describe_amount(amount: float, log_ratio: float, currency: str | None) -> str:
     text = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
+    text += f" {currency}" if currency and not math.isnan(amount) else ""
     usual = f", {_exp(log_ratio):.2g}x this customer's usual"
     return text if math.isnan(log_ratio) else text + usual
 

@@ -15,8 +15,10 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from turncoat.data.json_rows import MAX_KEY_CHARS, Integer, Key, RowDecoder
+from turncoat.data.money import invert_row
 from turncoat.data.parsing import TransactionRow, parse_label
 from turncoat.data.schema import FRAUD, GENUINE, TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
@@ -258,9 +260,23 @@ class TransactionDecoder:
         if schema.customer_age is not None:
             example[schema.customer_age] = 100.0
         example = {**example, **self.plan.typical_values, **example}  # in this order
+        if schema.converts_money:
+            self._invert_money(example)
         for column in schema.counterparties:
             example.setdefault(column, "example")
         return example
+
+    def _invert_money(self, example: dict[str, Any]) -> None:
+        """Give amounts as a sender would: in minor units, in the common currency."""
+        schema = self.plan.schema
+        if schema.currency is not None and schema.rates is not None:
+            example[schema.currency] = schema.rates.base or schema.rates.currencies[0]
+        values = np.array([example.get(name, math.nan) for name in schema.continuous])
+        currency = None if schema.currency is None else example[schema.currency]
+        inverted = invert_row(schema, values, currency, self.times[1])
+        for place in {*schema.money_places, *schema.minor_unit_places}:
+            if not math.isnan(inverted[place]):
+                example[schema.continuous[place]] = float(f"{inverted[place]:.6g}")
 
 
 def _strip_white_space(body: bytes) -> bytes:

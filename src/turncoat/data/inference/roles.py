@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -15,6 +16,7 @@ from turncoat.data.inference.heuristics import (
     read_as_label,
     read_as_time,
 )
+from turncoat.data.money import estimate_rates
 from turncoat.data.parsing import parse_labels
 from turncoat.data.schema import FRAUD, GENUINE, Join, Schema
 from turncoat.data.sources import Source, file_prefix, file_stem
@@ -50,6 +52,7 @@ class RoleAssigner:
         self.key = key
         self.reasons: dict[str, str] = {}
         self.ignored: dict[str, str] = {}
+        self.taken_columns: dict[str, SampledColumn] = {}
         self.warnings: list[str] = []
         self.n_rows = sample.height
         self.sample = sample
@@ -79,6 +82,7 @@ class RoleAssigner:
             if name in self.candidates:
                 self._ignore(name, reason)
         label = self._find_label(known.get("label"))
+        currency = self._find_currency()
         self._ignore_useless()
         time = self._find_time(known.get("time"))
         id = self._find_id(known.get("id"))
@@ -98,12 +102,14 @@ class RoleAssigner:
             raise self._error("no column is left to learn from.")
         used = (customer, time.column.name, *continuous, *categorical, *tracked)
         joined = tuple(name for name in self.joined_columns if name in used)
+        money = self._describe_money(amount, currency, continuous)
         schema = Schema(
             customer=(customer,),
             time=time.column.name,
             continuous=tuple(continuous),
             categorical=tuple(categorical),
             amount=None if amount is None else amount.name,
+            **money,
             label=None if label is None else label.column.name,
             fraud_labels=() if label is None else label.fraud_labels,
             genuine_labels=() if label is None else label.genuine_labels,
@@ -119,7 +125,8 @@ class RoleAssigner:
 
     def _assign(self, name: str, reason: str) -> SampledColumn:
         self.reasons[name] = reason
-        return self.candidates.pop(name)
+        self.taken_columns[name] = self.candidates.pop(name)
+        return self.taken_columns[name]
 
     def _ignore(self, name: str, reason: str) -> None:
         self.ignored[name] = reason
@@ -312,6 +319,44 @@ class RoleAssigner:
             return None
         best = min(able, key=lambda c: c.rank("amount"))
         return self._assign(best.name, f"numbers, and the name contains {best.match('amount')!r}")
+
+    def _find_currency(self) -> SampledColumn | None:
+        """The column of currencies, which stays a candidate for a category."""
+        named = [c for c in self.candidates.values() if c.is_discrete and c.match("currency")]
+        return min(named, key=lambda c: c.rank("currency"), default=None)
+
+    def _describe_money(
+        self, amount: SampledColumn | None, currency: SampledColumn | None, continuous: list[str]
+    ) -> dict[str, Any]:
+        """Settings of amounts: minor units, the currency and estimated rates."""
+        if amount is None:
+            return {}
+        numbers = {**self.taken_columns, amount.name: amount}
+        money = [name for name in continuous if numbers[name].match("amount", "money")]
+        minor = [name for name in money if numbers[name].match("minor") and numbers[name].is_whole]
+        settings: dict[str, Any] = {"minor_units": tuple(minor)}
+        if minor:
+            self._warn(amount, "is in minor units by its name, and is divided (by 100 for EUR).")
+        if currency is None:
+            return settings
+        both = [amount.name, currency.name]
+        if not all(name in self.source.columns for name in both):
+            return settings
+        table = self.source.read(both, both[:1])
+        paid = table[amount.name].cast(pl.Float64)
+        found = estimate_rates(paid, table[currency.name], amount.name in minor)
+        if found is None:
+            return settings
+        rates, counts = found
+        if len(counts) > 1:
+            shown = ", ".join(f"{name} on {n:,} rows" for name, n in list(counts.items())[:8])
+            effect = f"Amounts are converted to {rates.base} by rates that make the median amount"
+            remedy = "in every currency equal. Replace them in [schema.rates] by rates you trust"
+            self._warn(currency, f"has several currencies: {shown}. {effect} {remedy}.")
+        self.reasons.setdefault(currency.name, "the currency of the amounts")
+        self.ignored.pop(currency.name, None)
+        others = tuple(name for name in money if name != amount.name)
+        return settings | {"currency": currency.name, "rates": rates, "money": others}
 
     def _find_counterparty(self) -> SampledColumn | None:
         named = [c for c in self.candidates.values() if c.is_discrete and c.match("counterparty")]
