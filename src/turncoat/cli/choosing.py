@@ -147,8 +147,11 @@ def parse_budget(text: str) -> float:
 
 
 def _parse_time(text: str, transactions: Transactions) -> float:
-    """A time in the units of the transactions' times."""
-    from datetime import UTC, datetime
+    """A time in seconds; a date without an offset is on the clock of the schema."""
+    from dataclasses import replace
+    from datetime import datetime
+
+    from turncoat.data.parsing import parse_time
 
     try:
         return float(text)
@@ -159,8 +162,8 @@ def _parse_time(text: str, transactions: Transactions) -> float:
     except ValueError as problem:
         rule = "it must be an ISO date such as 2024-07-01, or seconds"
         raise ConfigError(f"--from is {text!r}; {rule}") from problem
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return moment.timestamp()
+    schema = replace(transactions.schema, time_zone_column=None)
+    return parse_time(schema, {schema.time: moment})
 
 
 def _summarize(

@@ -13,8 +13,16 @@ import polars as pl
 
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn, join_key
+from turncoat.data.clocks import parse_zone
 from turncoat.data.money import convert_columns, list_without_rate
-from turncoat.data.parsing import MAX_TIME_S, parse_labels, to_seconds
+from turncoat.data.parsing import (
+    MAX_TIME_S,
+    ZONE_REMEDY,
+    find_all_utc_offsets,
+    find_zones,
+    parse_labels,
+    to_seconds,
+)
 from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.schema_file import load_schema
@@ -44,7 +52,7 @@ def read(
     read_schema = schema if with_labels else replace(schema, label=None)
     table = _TableReader(source, read_schema, open_joined(source, schema, joined))
     categories = table.read_categories()
-    times = table.read_times()
+    times, offsets = table.read_times()
     label_values = table.read_labels()
     numbers = table.read_numbers()
     table.convert_money(numbers, categories, times)
@@ -63,6 +71,7 @@ def read(
         times=times[order],
         ids=ids[order],
         labels=None if label_values is None else label_values[order],
+        utc_offsets=None if offsets is None else offsets[order],
         notes=tuple(table.notes),
     )
 
@@ -241,11 +250,12 @@ class _TableReader:
             raise self._error(str(schema.currency), f"{problem}. Add the others to the schema")
         self.notes.append(f"amounts without a rate count as missing: {without} rows")
 
-    def read_times(self) -> Array:
-        """Seconds [rows]."""
+    def read_times(self) -> tuple[Array, Array | None]:
+        """Seconds [rows], and seconds by which local clocks are ahead, None if they are not."""
         column, schema = self.schema.time, self.schema
         values = _plain(self.columns[column])
-        seconds = to_seconds(values, schema)
+        zones = self._read_zones(values)
+        seconds = to_seconds(values, schema, zones)
         if seconds is None:
             problem = f"{values.dtype} values are not times. Name another column as `time`"
             raise self._error(column, problem)
@@ -254,14 +264,28 @@ class _TableReader:
         rule = ": neither a finite number nor a date that begins with its year"
         if schema.time_format:
             rule = f" in the format {schema.time_format!r}"
-        problem = f"{{}} is not a time{rule}. Correct it, or set `time_format`"
-        self._refuse(column, ~seconds.is_finite().fill_null(False), values, problem)
+        is_time = seconds.is_finite().fill_null(False)
+        other = f", unlike {values[int(is_time.arg_max() or 0)]!r}" if is_time.any() else ""
+        problem = f"{{}} is not a time{rule}{other}. Correct it, or set `time_format`"
+        self._refuse(column, ~is_time, values, problem)
         times = seconds.to_numpy()
         for row in np.flatnonzero(np.abs(times) > MAX_TIME_S)[:1].tolist():
             problem = f"{values[row]!r}, in units of {schema.time_unit!r}, is "
             problem += f"{times[row] / _YEAR_S:,.0f} years from zero. Set `time_unit` in the schema"
             raise self._error(column, f"{problem}: one of {', '.join(TIME_UNITS)}", row)
-        return times
+        return times, find_all_utc_offsets(times, zones, schema)
+
+    def _read_zones(self, times: pl.Series) -> pl.Series | None:
+        """The zone that each row names, checked; None if the schema has no column of zones."""
+        column = self.schema.time_zone_column
+        if column is None:
+            return None
+        zones = find_zones(_plain(self.columns[column]), times, self.schema)
+        for name in () if zones is None else zones.drop_nulls().unique():
+            if parse_zone(name) is None:
+                problem = f"{{}} is not a time zone. {ZONE_REMEDY}"
+                self._refuse(column, (zones == name).fill_null(False), zones, problem)
+        return zones
 
     def read_labels(self) -> Array | None:
         """0, 1, or -1 where it is unknown, for every row; None without a label."""

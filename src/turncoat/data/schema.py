@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from turncoat.data.clocks import Zone, parse_zone
 from turncoat.data.csv_files import CsvFormat
 from turncoat.data.money import RateTable
 from turncoat.errors import ConfigError
@@ -30,9 +31,10 @@ _COLUMN_LISTS = (
 )
 _LISTS = (*_COLUMN_LISTS, *_LABEL_LISTS)
 _ROLES = (
-    *("customer", "customer_age", "time", "id", "label", "amount", "currency"),
+    *("customer", "customer_age", "time", "time_zone_column", "id", "label", "amount", "currency"),
     *_COLUMN_LISTS[1:],
 )
+_TEXT_ROLES = ("customer", "counterparties", "tracked", "currency", "time_zone_column")
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ class Schema:
     tracked: tuple[str, ...] = ()  # new and changed values become features: device, e-mail
     time_unit: str = "s"  # of numeric times
     time_format: str | None = None  # of text times, as in strptime; by default ISO dates
+    time_zone: str | None = None  # of the clock behind hours and weekdays: a name or an offset
+    # The same for each row. The time itself, if its offset says so. Empty cells: `time_zone`.
+    time_zone_column: str | None = None
     customer_age: str | None = None  # days since the customer's first use; joins the key
     join: Join | None = None
     csv: CsvFormat = field(default=CsvFormat(), compare=False)  # how CSV files are written
@@ -95,6 +100,9 @@ class Schema:
         if self.time_unit not in TIME_UNITS:
             units = ", ".join(TIME_UNITS)
             raise self._error(f"time_unit is {self.time_unit!r}; it must be one of {units}")
+        if self.time_zone is not None and parse_zone(self.time_zone) is None:
+            rule = "it must be a name such as Europe/Berlin, or an offset such as +02:00"
+            raise self._error(f"time_zone is {self.time_zone!r}; {rule}")
         if self.repeated_ids not in REPEATED_IDS:
             rule = f"it must be one of {', '.join(REPEATED_IDS)}"
             raise self._error(f"repeated_ids is {self.repeated_ids!r}; {rule}")
@@ -116,9 +124,11 @@ class Schema:
                 other = roles.setdefault(column, role)
                 if other != role:
                     raise self._error(f"column {column!r} is both {other} and {role}. Keep one")
-        for role in ("customer", "tracked", "counterparties", "customer_age", "currency"):
+        for role in (*_TEXT_ROLES, "customer_age"):
             allowed = "continuous" if role == "customer_age" else "categorical"
             for column in self._columns_of(role):
+                if role == "time_zone_column" and column == self.time:
+                    continue
                 if (other := roles.get(column, allowed)) != allowed:
                     raise self._error(f"column {column!r} is {other}; it cannot be {role} too")
         days = self.label_maturity_days
@@ -146,8 +156,8 @@ class Schema:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column in use, once."""
-        texts = "customer", "id", "time", "label", "counterparties", "customer_age", "currency"
-        return self._columns_of(*texts, "continuous", "categorical", "tracked")
+        first = "customer", "id", "time", "label", "counterparties", "customer_age"
+        return self._columns_of(*first, "continuous", "categorical", *_TEXT_ROLES)
 
     @cached_property
     def label_codes(self) -> dict[str, int]:
@@ -160,7 +170,19 @@ class Schema:
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns read as categories or keys, not as numbers."""
-        return self._columns_of("customer", "counterparties", "categorical", "tracked", "currency")
+        columns = self._columns_of("customer", "counterparties", "categorical", *_TEXT_ROLES)
+        return tuple(column for column in columns if column != self.time)
+
+    @property
+    def has_local_time(self) -> bool:
+        """Whether hours and weekdays are those of a named clock."""
+        return self.time_zone is not None or self.time_zone_column is not None
+
+    @cached_property
+    def default_zone(self) -> Zone:
+        """The zone of rows that name none."""
+        zone = None if self.time_zone is None else parse_zone(self.time_zone)
+        return 0.0 if zone is None else zone
 
     @property
     def money_columns(self) -> tuple[str, ...]:

@@ -303,6 +303,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             cells=np.array([row.numbers for row in rows]).reshape(n, len(plan.schema.continuous)),
             hashes=np.array(hashes, np.uint32).reshape(n, -1),
             times=np.array([row.time for row in rows]),
+            clocks=np.array([row.time + row.utc_offset for row in rows]),
             labels=np.array(labels, dtype=np.int8),
             is_named=is_named,
             previous=np.full((n, 1 + n_counterparties), -1) if previous is None else previous,

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from turncoat.data.clocks import WRITTEN_OFFSET, parse_zone
 from turncoat.data.inference.heuristics import (
     KNOWN_NAMES,
     LabelReading,
@@ -85,6 +86,7 @@ class RoleAssigner:
         currency = self._find_currency()
         self._ignore_useless()
         time = self._find_time(known.get("time"))
+        zone = self._find_zone(time)
         id = self._find_id(known.get("id"))
         customer = self._find_customer(known.get("customer"))
         self._ignore_leaks(label)
@@ -119,6 +121,7 @@ class RoleAssigner:
             tracked=tuple(tracked),
             time_unit=time.unit,
             time_format=time.time_format,
+            **zone,
             join=Join(self._name_joined_file(), self.key, joined) if joined else None,
         )
         return InferredSchema(schema, self.reasons, self.ignored, tuple(self.warnings))
@@ -226,6 +229,27 @@ class RoleAssigner:
                 remedy = f"If {time!r} has none, join them in one column."
                 self._warn(column, f"holds times of day. {remedy}")
         return best
+
+    def _find_zone(self, time: TimeReading) -> dict[str, Any]:
+        """Settings of the local clock, from a column of zones or the offsets of the times."""
+        for column in [c for c in self.candidates.values() if c.match("zone")]:
+            names = column.values.cast(pl.String).drop_nulls().unique()
+            if column.is_discrete and all(parse_zone(name) is not None for name in names):
+                self._assign(column.name, "the time zone of each row, for hours and weekdays")
+                return {"time_zone_column": column.name}
+        texts = time.column.values
+        if texts.dtype != pl.String or time.time_format is not None:
+            return {}
+        offsets = texts.str.extract(WRITTEN_OFFSET, 1).drop_nulls().unique()
+        if len(offsets) == 0:
+            return {}
+        if all(parse_zone(offset) == 0.0 for offset in offsets):
+            remedy = "Set `time_zone`, for example to Europe/Berlin, if customers live elsewhere"
+            self._warn(time.column, f"is in UTC, and so are hours and weekdays. {remedy}.")
+            return {"time_zone": "UTC"}
+        effect = "so hours and weekdays are those of the written clock"
+        self._warn(time.column, f"has offsets such as {offsets[0]}, {effect}.")
+        return {"time_zone_column": time.column.name}
 
     def _ignore_copies(self, time: TimeReading) -> None:
         """Ignore copies of the time and row numbers."""
