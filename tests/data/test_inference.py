@@ -15,8 +15,8 @@ from turncoat.data.inference import InferredSchema, infer_schema
 from turncoat.data.inference.roles import SAMPLE_ROWS
 from turncoat.data.presets import load_ieee_columns, load_preset
 from turncoat.data.reading import read
-from turncoat.data.schema import Join, Schema
-from turncoat.data.schema_file import load_schema, write_schema
+from turncoat.data.schema import FILL_IN, Join, Schema
+from turncoat.data.schema_file import find_gaps, load_schema, write_schema
 from turncoat.errors import ConfigError, DataError
 
 N = 400
@@ -138,7 +138,7 @@ def test_other_styles_of_names(tmp_path):
         ("%d %B %Y %H:%M:%S", "%d %B %Y %H:%M:%S", False),
         ("%m/%d/%y %I:%M %p", "%m/%d/%y %I:%M %p", False),
         ("%d.%m.%Y", "%d.%m.%Y", False),
-        ("%Y-%m-%dT%H:%M:%SZ", None, False),
+        ("%Y-%m-%dT%H:%M:%SZ", None, True),
         ("%Y/%m/%d %H:%M", None, False),
         ("%Y-%m-%d", None, False),
     ],
@@ -199,8 +199,8 @@ def test_compact_dates_are_dates_in_every_kind_of_file(tmp_path):
 
 
 def test_rising_ids_are_not_times():
-    with pytest.raises(DataError, match="holds the time"):
-        infer_schema(payments(timestamp=None, tx_id=np.arange(N) * 3 + 10**9))
+    found = infer_schema(payments(timestamp=None, tx_id=np.arange(N) * 3 + 10**9))
+    assert found.schema.time == FILL_IN
     assert (
         infer_schema(payments(timestamp=None, moved=np.arange(N) * 3 + 10**9)).schema.time
         == "moved"
@@ -477,23 +477,68 @@ def test_traits_of_a_customer_are_not_the_customer():
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"),
-    [("customer_id", "identifies the customer"), ("timestamp", "holds the time")],
+    ("missing", "role", "text"),
+    [
+        ("customer_id", "customer", "No column identifies the customer"),
+        ("timestamp", "time", "No column holds the time"),
+    ],
 )
-def test_without_customer_or_time_the_refusal_tells_how_to_go_on(tmp_path, missing, told):
-    path = saved(payments(**{missing: None}), tmp_path)
-    with pytest.raises(DataError, match=told) as caught:
-        infer_schema(path)
-    message = str(caught.value)
-    assert str(path) in message
-    assert "amount, is_fraud" in message
-    assert "turncoat.toml" in message
+def test_without_customer_or_time_there_is_a_gap_to_fill_in(tmp_path, missing, role, text):
+    frame = payments(**{missing: None, "somewhere": names("a", "b")})
+    path = saved(frame, tmp_path)
+    found = infer_schema(path)
+    assert any(text in warning and FILL_IN in warning for warning in found.warnings)
+    toml = tmp_path / "turncoat.toml"
+    write_schema(found, toml)
+    ((gap, line),) = find_gaps(toml)
+    assert gap == role
+    with pytest.raises(
+        ConfigError, match=rf"turncoat\.toml, line {line}: `{role}` is not filled in\. Put the name"
+    ):
+        load_schema(toml)
+    if role == "customer":
+        toml.write_text(toml.read_text().replace(f'"{FILL_IN}"', '"somewhere"'))
+        assert read(path, load_schema(toml)).n_customers == 2
 
 
 def test_date_and_time_of_day_in_two_columns():
     frame = payments(timestamp=None, clock=[f"{moment:%H:%M}" for moment in moments()])
-    with pytest.raises(DataError, match="'clock' holds times of day; join it with the date"):
-        infer_schema(frame)
+    (warning,) = [text for text in infer_schema(frame).warnings if "'clock'" in text]
+    assert "'clock' holds times of day; join it with the date" in warning
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("Transaktionsnummer", "Kundennummer", "Buchungsdatum", "Betrag", "Händler", "Betrug"),
+        ("Vorgangs-Nr", "Kartennummer", "Zeitpunkt", "Umsatz", "Haendlernummer", "Rückbelastung"),
+        ("no_operation", "numero_carte", "horodatage", "montant", "commerçant", "fraude"),
+        ("id_transaccion", "numero_tarjeta", "fecha", "importe", "comercio", "contracargo"),
+        ("id_transazione", "codice_cliente", "data_ora", "importo", "esercente", "frode"),
+        ("transactienummer", "klantnummer", "tijdstip", "bedrag", "winkel", "fraude"),
+        ("transaktions_id", "kundnummer", "tidpunkt", "belopp", "butik", "bedrägeri"),
+    ],
+    ids=lambda columns: columns[0],
+)
+def test_names_in_other_languages(tmp_path, columns):
+    id, customer, time, amount, shop, label = columns
+    frame = payments().rename(
+        {"customer_id": customer, "timestamp": time, "amount": amount, "is_fraud": label}
+    )
+    words = {id: [f"T{k}" for k in range(N)], shop: rng().integers(500, 540, N)}
+    balance = {"Kontostand": rng().normal(900, 90, N), "Kundenland": names("DE", "FR")}
+    more = pl.DataFrame({**words, **balance})
+    path = saved(pl.concat([frame, more], how="horizontal"), tmp_path)
+    check(
+        infer_schema(path),
+        path,
+        id=id,
+        customer=(customer,),
+        time=time,
+        amount=amount,
+        counterparties=(shop,),
+        label=label,
+    )
 
 
 def test_nothing_to_learn_from():

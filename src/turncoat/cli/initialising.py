@@ -27,7 +27,7 @@ def init(
     `turncoat init train_transaction.csv train_identity.csv --out ieee.toml`
     """
     from turncoat.data.inference import infer_schema
-    from turncoat.data.schema_file import write_schema
+    from turncoat.data.schema_file import find_gaps, write_schema
 
     with Console(stderr=True).status("inspecting the columns"):
         inferred = infer_schema(files)
@@ -46,6 +46,9 @@ def init(
     for warning in inferred.warnings:
         console.print(f"Please check: {warning}", markup=False)
     todo = "Correct what is wrong"
+    if gaps := find_gaps(out):
+        places = " and ".join(f"`{role}` in line {line}" for role, line in gaps)
+        todo = f"Fill in {places} first. Correct what is wrong"
     if inferred.schema.label is None:
         todo += ", and name the label, which a detector needs"
     command = shlex.join(["turncoat", "fit", *map(str, data)])

@@ -15,6 +15,7 @@ from turncoat.errors import ConfigError
 
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+FILL_IN = "FILL IN"  # a column that inference did not find
 REPEATED_IDS = ("refuse", "first", "last")
 FRAUD, GENUINE, UNKNOWN_LABEL = 1, 0, -1
 _WORDS = {

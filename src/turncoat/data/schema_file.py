@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turncoat.data.money import RateTable
-from turncoat.data.schema import Schema
+from turncoat.data.schema import FILL_IN, Schema
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,9 +54,19 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
     table = _load_toml(Path(path)).get("schema")
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: has no [schema] table. `turncoat init FILE` writes one")
+    for role, line in find_gaps(path):
+        remedy = f"Put the name of the column in place of {FILL_IN}"
+        raise ConfigError(f"{path}, line {line}: `{role}` is not filled in. {remedy}")
     if isinstance(name := table.get("rates"), str):
         table = table | {"rates": RateTable.from_file(Path(path).parent / name).to_table()}
     return Schema.from_dict({"name": Path(path).stem, **table}, source=str(path))
+
+
+def find_gaps(path: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """The settings of a TOML file that are still to be filled in, with their lines."""
+    lines = enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1)
+    found = ((re.match(rf"(\w+) *= *\[?\"{FILL_IN}\"", text), line) for line, text in lines)
+    return [(match.group(1), line) for match, line in found if match is not None]
 
 
 def load_data_paths(path: str | os.PathLike[str]) -> list[Path]:
@@ -126,6 +136,9 @@ def _render(source: Schema | InferredSchema) -> str:
     for role in _MEANINGS:
         if role in table:
             lines += _render_setting(role, table[role], reasons)
+        elif role == "label" and not isinstance(source, Schema):
+            comment = f'{_MEANINGS[role]}. None was found; if there is one: label = "{FILL_IN}"'
+            lines += ["", *_render_comment(f"label: {comment}")]
     if ignored:
         lines += ["", "# Ignored:"]
         for column, reason in ignored.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -73,8 +74,10 @@ class SampledColumn:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """Words of the name; equal for `customerID`, `customer-id` and `CUSTOMER_ID`."""
-        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
+        """Words of the name without accents; equal for `customerID` and `CUSTOMER-ID`."""
+        letters = unicodedata.normalize("NFKD", self.name.replace("ß", "ss"))
+        plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", plain)
         return tuple(word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word)
 
     def match(self, *kinds: str) -> str | None:

@@ -19,7 +19,7 @@ from turncoat.data.inference.heuristics import (
 )
 from turncoat.data.money import estimate_rates
 from turncoat.data.parsing import parse_labels
-from turncoat.data.schema import FRAUD, GENUINE, Join, Schema
+from turncoat.data.schema import FILL_IN, FRAUD, GENUINE, Join, Schema
 from turncoat.data.sources import Source, file_prefix, file_stem
 from turncoat.errors import DataError
 
@@ -86,11 +86,12 @@ class RoleAssigner:
         currency = self._find_currency()
         self._ignore_useless()
         time = self._find_time(known.get("time"))
-        zone = self._find_zone(time)
+        zone = {} if time is None else self._find_zone(time)
         id = self._find_id(known.get("id"))
         customer = self._find_customer(known.get("customer"))
         self._ignore_leaks(label)
-        self._ignore_copies(time)
+        if time is not None:
+            self._ignore_copies(time)
         amount = self._find_amount()
         counterparty = self._find_counterparty()
         continuous, categorical, tracked = self._assign_rest()
@@ -102,12 +103,13 @@ class RoleAssigner:
             continuous.insert(0, amount.name)
         if not continuous and not categorical:
             raise self._error("no column is left to learn from.")
-        used = (customer, time.column.name, *continuous, *categorical, *tracked)
+        time_name = FILL_IN if time is None else time.column.name
+        used = (customer, time_name, *continuous, *categorical, *tracked)
         joined = tuple(name for name in self.joined_columns if name in used)
         money = self._describe_money(amount, currency, continuous)
         schema = Schema(
             customer=(customer,),
-            time=time.column.name,
+            time=time_name,
             continuous=tuple(continuous),
             categorical=tuple(categorical),
             amount=None if amount is None else amount.name,
@@ -119,8 +121,8 @@ class RoleAssigner:
             repeated_ids="refuse" if id is None else self._choose_repeats(id, label),
             counterparties=() if counterparty is None else (counterparty.name,),
             tracked=tuple(tracked),
-            time_unit=time.unit,
-            time_format=time.time_format,
+            time_unit="s" if time is None else time.unit,
+            time_format=None if time is None else time.time_format,
             **zone,
             join=Join(self._name_joined_file(), self.key, joined) if joined else None,
         )
@@ -140,6 +142,10 @@ class RoleAssigner:
 
     def _count_values(self, column: SampledColumn) -> str:
         return f"{column.n_distinct:,} values in {self.rows}"
+
+    def _warn_of_gap(self, role: str, problem: str) -> None:
+        line = f"Fill in `{role}` where the schema says {FILL_IN}: without it no file can be read."
+        self.warnings.append(f"{problem[0].upper()}{problem[1:]} {line}")
 
     def _error(self, problem: str) -> DataError:
         shown = ", ".join(self.all_columns[:30]) + (", ..." if len(self.all_columns) > 30 else "")
@@ -207,14 +213,15 @@ class RoleAssigner:
             elif column.n_distinct == 1 and column.n_known == self.n_rows:
                 self._ignore(name, f"the same value in {self.rows}")
 
-    def _find_time(self, known: str | None) -> TimeReading:
+    def _find_time(self, known: str | None) -> TimeReading | None:
         readings = [r for c in self.candidates.values() if (r := read_as_time(c)) is not None]
         if known is not None:
             readings = [reading for reading in readings if reading.column.name == known]
         if not readings:
             clocks = [c.name for c in self.candidates.values() if c.is_time_of_day]
             hint = f" {clocks[0]!r} holds times of day; join it with the date." if clocks else ""
-            raise self._error(f"no column holds the time of a transaction.{hint}")
+            self._warn_of_gap("time", f"no column holds the time of a transaction.{hint}")
+            return None
         best = max(readings, key=lambda reading: (reading.score, reading.column.n_distinct))
         time = best.column.name
         if best.warning is not None:
@@ -317,7 +324,8 @@ class RoleAssigner:
             best, reason = ids[0], "an id that repeats"
             self._warn(best, f"was taken as the customer only because it is {reason}. Check it.")
         else:
-            raise self._error("no column identifies the customer.")
+            self._warn_of_gap("customer", "no column identifies the customer.")
+            return FILL_IN
         if best.n_distinct > 0.9 * self.n_rows:
             remedy = "Turncoat learns from histories. Name a coarser customer if there is one."
             self._warn(best, f"hardly repeats ({self._count_values(best)}), but {remedy}")
