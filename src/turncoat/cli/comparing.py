@@ -106,6 +106,7 @@ def compare(
         fingerprint = content["data_fingerprint"]
     else:
         sources = fitting.find_data(data, config)
+        fitting.check_include(_split(include), config)
         widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
         optional = {"n_trials": trials, "latent_dims": widths or None, "max_epochs": max_epochs}
         optional["class_weighting"] = class_weighting

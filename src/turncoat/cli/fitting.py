@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -139,6 +140,7 @@ def fit(
     model = _build_model(context, 2 if states == AUTO else parse_count("--states", states))
     model.set_params(n_restarts=restarts, max_iter=max_iterations, random_state=seed)
     names = include.split(",") if include else None
+    check_include(names, config, features == "engineered")
     detector = Detector(
         Features(features, label_delay_days=label_delay_days, include=names),
         model,
@@ -314,6 +316,16 @@ def _summarize(
         "fraud_regime": regimes.fraud_state,
         "regimes": pl.DataFrame(columns).fill_nan(None).to_dicts(),  # JSON has no NaN
     }
+
+
+def check_include(names: Sequence[str] | None, config: str, engineered: bool = True) -> None:
+    """Refuse names that are no features of the schema before the data are read."""
+    from turncoat.data.reading import resolve_schema
+    from turncoat.features.meanings import check_feature_names, list_features
+
+    if names:
+        known = [one.name for one in list_features(resolve_schema(config), engineered)]
+        check_feature_names(names, known)
 
 
 def find_config(data: list[Path] | None) -> str:

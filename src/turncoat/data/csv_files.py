@@ -88,7 +88,7 @@ class CsvFormat:
         """The pattern of a number in this format."""
         decimal, whole = re.escape(self.decimal), r"[0-9]+"
         if self.thousands:
-            whole += rf"|[0-9]{{1,3}}({re.escape(self.thousands)}[0-9]{{3}})+"
+            whole += rf"|[1-9][0-9]{{0,2}}({re.escape(self.thousands)}[0-9]{{3}})+"
         return rf"^[+-]?(({whole})({decimal}[0-9]*)?|{decimal}[0-9]+){_SCIENTIFIC}$|^(nan|NaN)$"
 
     def parse_numbers(self, texts: pl.Series) -> pl.Series | None:
@@ -251,9 +251,11 @@ def detect_number_format(table: pl.DataFrame, format: CsvFormat) -> CsvFormat:
     for decimal, thousands in _NUMBER_FORMATS:
         tried = replace(format, decimal=decimal, thousands=thousands)
         numeric = [column for column in marked if tried.parse_numbers(column) is not None]
-        # 1,234 may be a thousand and 030 123 456 a telephone: decimals must show what they are.
+        # 1,234 may be a thousand and 12 345 678 a telephone: decimals must show what they are.
+        # Where commas are decimal marks, semicolons separate columns.
         evidence = rf"{re.escape(decimal)}(\d{{1,2}}|\d{{4,}})$"
-        if decimal == "," or thousands not in ("", ","):
+        expected = (",", "") if format.separator == ";" else (".", ",")
+        if (decimal, thousands) not in ((".", ""), expected):
             numeric = [column for column in numeric if column.str.contains(evidence).any()]
         if len(numeric) > most:
             best, most = tried, len(numeric)

@@ -29,7 +29,7 @@ _MEANINGS = {  # in the order in which settings are written
     "time_unit": "unit of numeric times",
     "time_format": "format of text times",
     "time_zone": "clock of hours and weekdays, and of times without an offset",
-    "time_zone_column": "the same, for each row",
+    "time_zone_column": "clock of each row: a column of zones or offsets, or that of the time",
     "label": "1 or yes for fraud, 0 or no for genuine, empty or -1 if unknown",
     "fraud_labels": "values of the label that mean fraud",
     "genuine_labels": 'values of the label that mean genuine; "" is an empty cell',

@@ -247,9 +247,13 @@ class RoleAssigner:
         texts = time.column.values
         if texts.dtype != pl.String or time.time_format is not None:
             return {}
-        offsets = texts.str.extract(WRITTEN_OFFSET, 1).drop_nulls().unique()
+        written = texts.str.extract(WRITTEN_OFFSET, 1)
+        offsets = written.drop_nulls().unique()
         if len(offsets) == 0:
             return {}
+        if without := written.null_count():
+            text = f"has no offset on {without:,} of {self.rows}; these are read as UTC"
+            self._warn(time.column, f"{text}. Set `time_zone` if they are on another clock.")
         if all(parse_zone(offset) == 0.0 for offset in offsets):
             remedy = "Set `time_zone`, for example to Europe/Berlin, if customers live elsewhere"
             self._warn(time.column, f"is in UTC, and so are hours and weekdays. {remedy}.")
@@ -276,7 +280,9 @@ class RoleAssigner:
             return self._assign(str(known), f"unique in {self.rows}")
         named = [c for c in able if c.match("id") and c.n_distinct >= MIN_ID_SHARE * self.n_rows]
         named = [c for c in named if c.match("event") or not c.match("customer", "counterparty")]
-        named = [c for c in named if c.is_unique or c.match("event")]
+        has_customer = any(c.match("customer") for c in self.candidates.values())
+        repeats = [c for c in named if not c.match("attribute", "tracked") and has_customer]
+        named = [c for c in named if c.is_unique or c.match("event") or c in repeats]
         if not named:
             return None
         best = min(named, key=lambda c: (not c.is_unique, c.match("event") is None))
