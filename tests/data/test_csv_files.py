@@ -237,3 +237,13 @@ def test_init_names_files_with_other_columns(tmp_path):
     write_schema(found, tmp_path / "turncoat.toml", data=[first, second])
     assert 'file = ["jan.csv", "feb.csv"]' in (tmp_path / "turncoat.toml").read_text()
     assert read([first, second], found.schema).n_rows == 2 * len(rows)
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_warned"), [(["1.234", "999", "22.500"], True), (["1.234", "0.5"], False)]
+)
+def test_points_that_may_separate_thousands_are_pointed_out(tmp_path, texts, is_warned):
+    rows = [f"C{i % 9};2024-01-{1 + i % 28:02d};{texts[i % len(texts)]}" for i in range(200)]
+    path = store(tmp_path / "a.csv", "\n".join(["customer_id;booked;amount", *rows]) + "\n")
+    warnings = infer_schema(path).warnings
+    assert any("three digits after every point" in text for text in warnings) == is_warned

@@ -18,9 +18,10 @@ def features(
     kind: Annotated[fitting.FeatureKind, Option(help=fitting.FEATURES_HELP)] = "engineered",
     as_json: Annotated[bool, Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the features of a schema, with meaning and source: names for `--include`.
+    """List the features of a schema with meaning and source.
 
-    A fit leaves out features that do not vary, and flags of columns that are never absent.
+    `--include` takes their names. A fit leaves out features that do not vary, and flags of columns
+    that are never absent.
 
     Examples:
     `turncoat features --config turncoat.toml`

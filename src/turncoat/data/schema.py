@@ -200,7 +200,7 @@ class Schema:
         """Indices of `minor_units` among the continuous columns."""
         return tuple(map(self.continuous.index, self.minor_units))
 
-    @property
+    @cached_property
     def converts_money(self) -> bool:
         """Whether amounts are not as in the file."""
         return bool(self.minor_units or self.money_columns)

@@ -116,6 +116,13 @@ class SampledColumn:
         return set(self.values.drop_nulls().unique().cast(pl.String).str.to_lowercase()) <= _BINARY
 
     @property
+    def may_have_thousands(self) -> bool:
+        """Whether every point in the texts has three digits after it, as in 1.234."""
+        texts = self.values.drop_nulls().cast(pl.String)
+        pointed = texts.filter(texts.str.contains(".", literal=True))
+        return bool(pointed.len() > 0 and pointed.str.contains(r"^[+-]?[1-9]\d{0,2}\.\d{3}$").all())
+
+    @property
     def mean_chars(self) -> float:
         """Average length of the values as text."""
         return to_float(self.values.cast(pl.String).str.len_chars().mean())

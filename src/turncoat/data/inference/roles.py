@@ -356,6 +356,10 @@ class RoleAssigner:
         if not able:
             return None
         best = min(able, key=lambda c: c.rank("amount"))
+        csv = self.source.csv
+        if csv is not None and csv.format.has_plain_numbers and best.may_have_thousands:
+            remedy = 'If the points separate thousands, set `thousands = "."` and `decimal = ","`'
+            self._warn(best, f"has three digits after every point. {remedy} in [schema.csv].")
         return self._assign(best.name, f"numbers, and the name contains {best.match('amount')!r}")
 
     def _find_currency(self) -> SampledColumn | None:
