@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import polars as pl
 
 from turncoat.arrays import Array
 
-# An offset at the end of a text with a time of day. Compared with UTC, without a name.
+# At the end of a text with a time of day: a name of UTC, and an offset from it.
+UTC_NAME = r"\s*(UTC|GMT)\s*$"
 WRITTEN_OFFSET = r":\d{2}[^+\-Zz]*([Zz]|[+-]\d{2}(?::?\d{2})?)\s*$"
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-]?)(\d{1,2})(?::(\d{2}))?|([+-])(\d{2})(\d{2})")
 _MAX_HOURS = 14
@@ -21,7 +22,7 @@ _GAP = pl.duration(hours=3)  # longer than clocks are ever moved
 Zone = str | float  # a name of the time zone database, or seconds ahead of UTC
 
 
-@cache
+@lru_cache(maxsize=10_000)
 def parse_zone(text: str) -> Zone | None:
     """The zone of a name such as Europe/Berlin, or of an offset such as +02:00; None if neither."""
     text = text.strip()
@@ -91,5 +92,5 @@ def extract_offset(value: Any) -> str | None:
     """The offset at the end of a written time; None if there is none."""
     if not isinstance(value, str):
         return None
-    match = re.search(WRITTEN_OFFSET, re.sub(r"\s*(UTC|GMT)\s*$", "Z", value))
+    match = re.search(WRITTEN_OFFSET, re.sub(UTC_NAME, "Z", value))
     return None if match is None else match.group(1)

@@ -98,13 +98,16 @@ class CsvFormat:
         return parsed if parsed.null_count() == numbers.null_count() else None
 
     def normalize_numbers(self, texts: pl.Expr) -> pl.Expr:
-        """Numbers in this format as in 1234.56; other texts stay, empty ones and NA are null."""
+        """Numbers in this format as in 1234.56; empty texts and NA are null.
+
+        Texts that are no numbers in this format become ones that are none in any.
+        """
         stripped = texts.str.strip_chars()
         plain = stripped.str.replace_all(self.thousands, "", literal=True)
         plain = plain.str.replace(self.decimal, ".", literal=True)
         is_missing = (stripped == "") | (stripped == NOT_A_NUMBER)
         number = pl.when(stripped.str.contains(self._number)).then(plain)
-        wrong = pl.lit("not a number: ") + texts  # no number in any format
+        wrong = pl.lit("not a number: ") + texts
         return pl.when(is_missing.not_()).then(number.otherwise(wrong))
 
     def normalize_number(self, text: str) -> str | None:

@@ -18,6 +18,7 @@ import polars as pl
 from turncoat.arrays import Array
 from turncoat.data.categories import join_key, normalize_category
 from turncoat.data.clocks import (
+    UTC_NAME,
     WRITTEN_OFFSET,
     extract_offset,
     find_utc_offset,
@@ -33,7 +34,6 @@ from turncoat.errors import DataError
 MAX_TIME_S = 1e11  # the year 5138; times further from zero have a wrong unit
 ZONE_REMEDY = "Give a name such as Europe/Berlin, or an offset such as +02:00"
 YEAR_FIRST = r"^\s*\d{4}[-/]"  # 03/04/2024 is ambiguous and needs `time_format`
-_UTC_NAME = r"\s*(UTC|GMT)\s*$"
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 # Numbers as polars parses them.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|nan|NaN")
@@ -80,8 +80,8 @@ def _parse_dates(texts: pl.Series, time_format: str | None) -> tuple[pl.Series, 
 
 def _shorten_utc(texts: pl.Series) -> pl.Series:
     """Times that end in UTC or GMT with a Z instead."""
-    has_name = texts.str.contains(_UTC_NAME).any()
-    return texts.str.replace(_UTC_NAME, "Z") if has_name else texts
+    has_name = texts.str.contains(UTC_NAME).any()
+    return texts.str.replace(UTC_NAME, "Z") if has_name else texts
 
 
 def _to_datetime(texts: pl.Series, time_format: str | None) -> pl.Series:
