@@ -56,7 +56,7 @@ def main() -> None:
     study = run_study(transactions, SETTINGS, folder, Console(stderr=True))
     results = evaluate(study)
     save_results(results, folder / "results.json")
-    write_report(results, build_manifest(study, "simulated", "ieee-cis", ""), folder)
+    write_report(results, build_manifest(study, ["simulated"], "ieee-cis", ""), folder)
     text = build_page(results)
     (RESULTS / "neural_study.md").write_text(text)
     print(text)

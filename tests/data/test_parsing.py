@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,8 +12,8 @@ import polars as pl
 import pytest
 
 from turncoat.data import Schema, read
-from turncoat.data.parsing import parse_numbers, parse_time
-from turncoat.errors import DataError
+from turncoat.data.parsing import parse_label, parse_numbers, parse_time
+from turncoat.errors import ConfigError, DataError
 
 NOON = 1_704_110_400.0  # 2024-01-01 12:00 UTC
 
@@ -125,3 +126,47 @@ def test_dates_far_from_now_have_the_bits_of_a_file() -> None:
         parse_time(schema(), {"when": far})
         == read(pl.DataFrame({"who": ["a"], "when": [far], "paid": [1.0]}), schema()).times[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        *(
+            (value, 1)
+            for value in (1, 1.0, "1.0", True, "Y", " yes ", "Fraud", "OUI", "10.4", 10.4)
+        ),
+        *((value, 0) for value in (0, "0", False, "n", "No", "genuine", "13.1", "none so far")),
+        *((value, -1) for value in (-1, "-1.0", None, "", float("nan"), "pending", "Disputed")),
+        *((value, None) for value in (2, "maybe", [1])),
+    ],
+)
+def test_labels_in_words_are_the_same_in_files_and_alone(value, label):
+    schema = Schema(
+        customer="who",
+        time="at",
+        continuous="paid",
+        label="fraud",
+        fraud_labels=["10.4"],
+        genuine_labels=["13.1", "None so far"],
+        unknown_labels=["disputed"],
+    )
+    assert parse_label(value, schema) == label
+    frame = pl.DataFrame({"who": ["a"], "at": [1], "paid": [1.0], "fraud": pl.Series([value])})
+    if label is None:
+        with pytest.raises(DataError, match="column 'fraud'"):
+            read(frame, schema)
+    else:
+        assert read(frame, schema).labels.tolist() == [label]
+
+
+def test_an_empty_label_means_what_the_schema_says(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("who,at,paid,code\na,1,1,\na,2,1,4837\na,3,1,x\n")
+    schema = Schema(customer="who", time="at", continuous="paid", label="code")
+    with pytest.raises(DataError, match=r"the label is '4837'; .* list it in .*`fraud_labels`"):
+        read(path, schema)
+    words = {"fraud_labels": ("4837",), "unknown_labels": ("X",)}
+    assert read(path, replace(schema, **words)).labels.tolist() == [-1, 1, -1]
+    assert read(path, replace(schema, **words, genuine_labels=("",))).labels.tolist() == [0, 1, -1]
+    with pytest.raises(ConfigError, match="'x' has two meanings"):
+        replace(schema, fraud_labels=("x",), genuine_labels=("X",))

@@ -14,6 +14,7 @@ from rich.console import Console
 from turncoat import __version__
 from turncoat.cli.choosing import evaluate
 from turncoat.cli.comparing import compare, demo, report
+from turncoat.cli.features import features
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
 from turncoat.cli.scoring import explain, score
@@ -22,7 +23,7 @@ from turncoat.cli.simulating import simulate
 from turncoat.errors import TurncoatError
 
 COMMANDS = (
-    *(simulate, init, fit, score, explain, evaluate),
+    *(simulate, init, features, fit, score, explain, evaluate),
     *(serve, replay, recalibrate, erase, new_key),
     *(compare, report, demo),
 )

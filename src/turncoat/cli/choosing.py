@@ -15,6 +15,7 @@ from rich.markup import escape
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.notes import echo_notes
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from turncoat.scoring import Detector
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_DATA_HELP = "Labelled files or a folder, with the customers' history before."
 _FROM_HELP = "Judge only transactions from this time on (ISO date, or seconds as in the file)."
 
 
@@ -41,7 +43,7 @@ class ChampionOptions(NamedTuple):
 
 
 def fit_champion(
-    data: Transactions, parts: Split, options: ChampionOptions, out: Path, source: Path
+    data: Transactions, parts: Split, options: ChampionOptions, out: Path, sources: list[Path]
 ) -> None:
     """Choose a detector, print its verdict on the test part, refit it to all rows and save it."""
     from turncoat.data.splits import DAY, split_automatically
@@ -73,7 +75,8 @@ def fit_champion(
     replaced = out.exists()
     detector.save(out)
     if options.as_json:
-        echo(json.dumps(_summarize(champion, detector, parts, figures, options, out)))
+        summary = _summarize(champion, detector, parts, figures, options, out)
+        echo(json.dumps({**summary, "notes": data.notes}))
         return
     echo(f"{champion.describe()}\n\nOn the test part, which nothing was fitted or chosen on:")
     echo(figures.describe())
@@ -82,14 +85,14 @@ def fit_champion(
     if options.refit:
         echo("\nThe saved detector has the same choices, fitted again to all rows.")
     echo(f"\n{detector.describe()}\n")
-    command = shlex.join(["turncoat", "score", str(out), str(source)])
+    command = shlex.join(["turncoat", "score", str(out), *map(str, sources)])
     words = "Replaced the detector in" if replaced else "Saved to"
     echo(f"{words} {out}. Next: {command} --out scores.parquet, or turncoat serve {out}")
 
 
 def evaluate(
     model: Model,
-    data: Annotated[Path, Argument(help="A labelled file, with the customers' history before.")],
+    data: Annotated[list[Path], Argument(help=_DATA_HELP)],
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -109,12 +112,12 @@ def evaluate(
     from turncoat.evaluation.verdict import evaluate_detector
 
     detector = load(model)
-    with Console(stderr=True).status(escape(f"evaluating on {data}")):
+    with Console(stderr=True).status(escape(f"evaluating on {data[0]}")):
         transactions = read(data, detector.features_.plan.schema)
         start = _parse_time(since, transactions) if since else -math.inf
         rows = np.flatnonzero(transactions.times >= start)
         if len(rows) == 0:
-            raise DataError(f"{data}: no transaction is at or after --from {since}")
+            raise DataError(f"{transactions.source}: no transaction is at or after --from {since}")
         figures = evaluate_detector(detector, transactions, rows)
     last = detector.calibration_.time_range[1]
     judged = transactions.take(rows)
@@ -125,8 +128,10 @@ def evaluate(
         note = f"{share} than the detector's calibration data; it may have been fitted on them"
         note += ". Use --from for later ones" if seen < len(times) else ""
     if as_json:
-        echo(json.dumps({**asdict(figures), "verdict": figures.verdict, "note": note}))
+        summary = {**asdict(figures), "verdict": figures.verdict, "note": note}
+        echo(json.dumps({**summary, "notes": transactions.notes}))
         return
+    echo_notes(transactions)
     if note:
         echo(f"Please note: {note}.")
     echo(figures.describe())
@@ -142,8 +147,11 @@ def parse_budget(text: str) -> float:
 
 
 def _parse_time(text: str, transactions: Transactions) -> float:
-    """A time in the units of the transactions' times."""
-    from datetime import UTC, datetime
+    """A time in seconds; a date without an offset is on the clock of the schema."""
+    from dataclasses import replace
+    from datetime import datetime
+
+    from turncoat.data.parsing import parse_time
 
     try:
         return float(text)
@@ -154,8 +162,8 @@ def _parse_time(text: str, transactions: Transactions) -> float:
     except ValueError as problem:
         rule = "it must be an ISO date such as 2024-07-01, or seconds"
         raise ConfigError(f"--from is {text!r}; {rule}") from problem
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return moment.timestamp()
+    schema = replace(transactions.schema, time_zone_column=None)
+    return parse_time(schema, {schema.time: moment})
 
 
 def _summarize(

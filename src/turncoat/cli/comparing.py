@@ -47,13 +47,14 @@ _REVIEW_HELP = "Cost of reviewing one alert. Default: [costs] in the turncoat.to
 _SHARE_HELP = "Share of a caught fraud's amount that is recovered. Default: as before, or 0.7."
 _CURRENCY_HELP = "Currency of amounts and costs. Default: as before, or EUR."
 _REFIT_HELP = "Fit the champion again to all but the test part before it is saved."
+_DATA_HELP = f"{fitting.DATA_HELP} Repeat the option for several files."
 _MANIFEST_HELP = "The manifest.json of a run to repeat; overrides other options."
 
 
 def compare(
     out: Annotated[Path, Option(help=_OUT_HELP)],
     config: fitting.Config = "ieee-cis",
-    data: Annotated[Path | None, Option(help=fitting.DATA_HELP)] = None,
+    data: Annotated[list[Path] | None, Option(help=_DATA_HELP)] = None,
     tiers: Annotated[str, Option(help=_TIERS_HELP)] = "baum-welch,variational",
     protocol: Annotated[Protocol | None, Option(help=_PROTOCOL_HELP)] = None,
     preset: Annotated[Preset, Option(help=_PRESET_HELP)] = "default",
@@ -104,12 +105,14 @@ def compare(
     fingerprint = None
     if manifest is not None:
         content, settings = load_manifest(manifest)
-        source = Path(content["source"]) if data is None else data
+        named = content["source"]  # one path, or several
+        sources = data or [Path(name) for name in ([named] if isinstance(named, str) else named)]
         config, scenario = content["schema"], content["scenario"]
         fingerprint = content["data_fingerprint"]
         costs = Costs.from_dict(content.get("costs", {}), str(manifest))
     else:
-        source = fitting.find_data(data, config)
+        sources = fitting.find_data(data, config)
+        fitting.check_include(_split(include), config)
         costs = _find_costs(config, cost_per_review, recoverable_share, currency)
         widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
         optional = {"n_trials": trials, "latent_dims": widths or None, "max_epochs": max_epochs}
@@ -140,11 +143,11 @@ def compare(
         )
         raise ConfigError(f"{problem}. Add xgboost to --baselines, or leave --refit out")
     with Console(stderr=True).status("reading"):
-        transactions = read(source, config)
+        transactions = read(sources, config)
     if fingerprint is not None and fingerprint_data(transactions) != fingerprint:
         remedy = "Give its data with --data, or start a new run"
-        raise DataError(f"{source}: not the data of {manifest}. {remedy}")
-    origin = str(source), config, scenario
+        raise DataError(f"{transactions.source}: not the data of {manifest}. {remedy}")
+    origin = [str(path) for path in sources], config, scenario
     results = _run_and_report(transactions, settings, out, origin, costs, refit)
     _show_results(results, out, as_json, refit)
 
@@ -192,7 +195,7 @@ def demo(
         seed=seed, seeds=(seed,), temperature=AUTO, **models
     )
     run = out / f"run-{rows}-{seed}"
-    results = _run_and_report(transactions, settings, run, (str(data), "ieee-cis", ""), Costs())
+    results = _run_and_report(transactions, settings, run, ([str(data)], "ieee-cis", ""), Costs())
     _show_results(results, run)
 
 
@@ -235,11 +238,11 @@ def _run_and_report(
     data: Transactions,
     settings: StudySettings,
     out: Path,
-    origin: tuple[str, str, str],
+    origin: tuple[list[str], str, str],
     costs: Costs,
     refit: bool = False,
 ) -> Results:
-    """Run the study, evaluate it and write everything; `origin` is source, schema, scenario."""
+    """Run the study, evaluate it and write everything; `origin` is sources, schema, scenario."""
     from turncoat.errors import require_extra
 
     for module in ("jinja2", "matplotlib"):  # before the long work
@@ -252,9 +255,9 @@ def _run_and_report(
     from turncoat.storage import replace_file
 
     DETECTOR_FORMAT.check_target(out / CHAMPION_FOLDER)
-    source, _, scenario = origin
+    sources, _, scenario = origin
     console = Console(stderr=True)
-    scenarios = _read_scenarios(data, source, scenario) if scenario else None
+    scenarios = _read_scenarios(data, sources, scenario) if scenario else None
     try:
         study = run_study(data, settings, out, console)
     except KeyboardInterrupt:
@@ -276,11 +279,11 @@ def _run_and_report(
     return results
 
 
-def _read_scenarios(transactions: Transactions, source: str, column: str) -> Any:
+def _read_scenarios(transactions: Transactions, sources: list[str], column: str) -> Any:
     """The kind of fraud of every transaction [N], from a column that no model has seen."""
-    from turncoat.data.sources import open_source
+    from turncoat.data.reading import open_for_schema
 
-    found = open_source(source)
+    found = open_for_schema(sources, transactions.schema)
     name = found.find_column(column)
     if name is None:
         raise ConfigError(f"--scenario is {column!r}, and {found.name} has no such column")

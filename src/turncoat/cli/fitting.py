@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +14,7 @@ from rich.markup import escape
 from typer import Argument, Context, Option, echo
 
 from turncoat.cli.choosing import ChampionOptions, fit_champion, parse_budget
+from turncoat.cli.notes import echo_notes
 from turncoat.errors import ConfigError, DataError
 from turncoat.panel import LABEL_DELAY_DAYS
 
@@ -41,7 +43,7 @@ FeatureKind = Literal["engineered", "processed"]
 CONFIG_HELP = "`ieee-cis`, `handbook`, or the path of a turncoat.toml."
 Config = Annotated[str, Option("--config", help=CONFIG_HELP)]
 FIT_CONFIG_HELP = f"{CONFIG_HELP} Default: the turncoat.toml beside the data, or here."
-DATA_HELP = "A CSV (also .gz) or Parquet file, or a folder. Default: the path in the turncoat.toml."
+DATA_HELP = "CSV or Parquet files, or a folder of them. Default: the path in the turncoat.toml."
 ACTIVATION_HELP = "Neural tier: activation before the encoder's last layer."
 DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/neural.md."
 FEATURES_HELP = "`processed` uses the columns only; `engineered` adds history."
@@ -65,7 +67,7 @@ INCLUDE_HELP = "Use only these features, for example `amount_to_mean,counterpart
 
 def fit(
     context: Context,
-    data: Annotated[Path | None, Argument(help=DATA_HELP)] = None,
+    data: Annotated[list[Path] | None, Argument(help=DATA_HELP)] = None,
     config: Annotated[str, Option("--config", help=FIT_CONFIG_HELP)] = "",
     out: Annotated[Path, Option(help="Folder for the fitted detector.")] = Path("detector"),
     budget: Annotated[str, Option(help=BUDGET_HELP)] = "5m",
@@ -105,6 +107,7 @@ def fit(
 
     Examples:
     `turncoat fit payments.csv`
+    `turncoat fit exports/january.csv exports/february.csv`
     `turncoat fit payments.csv --budget 20m --out detector/ --json`
     `turncoat fit payments.csv --kind regimes`
     `turncoat fit data/ --config ieee-cis --states auto --out detector/`
@@ -126,12 +129,13 @@ def fit(
         kinds = DETECTOR_KINDS if kind is None else (kind,)
         own = (kinds, parse_budget(budget), max_trials, label_delay_days, seed, refit, as_json)
         options = ChampionOptions(*own)
-        source, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
+        sources, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
         if not as_json:
             echo(f"{transactions}\n{parts}")
+            echo_notes(transactions)
             if split == AUTO and parts.seed is not None:
                 echo("Split by customer: by time, a part would know fewer than ten frauds.")
-        fit_champion(transactions, parts, options, out, source)
+        fit_champion(transactions, parts, options, out, sources)
         return
     for name in ("budget", "trials", "quick", "refit"):
         if _is_given(context, name):
@@ -142,6 +146,7 @@ def fit(
     efforts = {"n_restarts": restarts, "max_iter": max_iterations}
     model.set_params(**efforts, transitions=transitions, random_state=seed)
     names = include.split(",") if include else None
+    check_include(names, config, features == "engineered")
     detector = Detector(
         Features(features, label_delay_days=label_delay_days, include=names),
         model,
@@ -157,12 +162,13 @@ def fit(
         raise ConfigError("--fraud-states needs --supervision anchored. Add it, or leave it out")
     if fraud_states >= max(ORDERS):
         raise ConfigError(f"--fraud-states is {fraud_states}; it must be below {max(ORDERS)}")
-    source, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
+    sources, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
     if ranker and ranker != ENCODER_HEAD and ranker not in transactions.schema.continuous:
         rule = f"it must be a continuous column of the schema, or {ENCODER_HEAD}"
         raise ConfigError(f"--ranker is {ranker!r}; {rule}")
     if not as_json:
         echo(f"{transactions}\n{parts}")
+        echo_notes(transactions)
     choice = None
     if states == AUTO:
         choice = _choose_states(detector, model, transactions, parts, out, quiet=as_json)
@@ -172,10 +178,11 @@ def fit(
         detector = detector.add_ranker(scorer, transactions, parts)
     detector.save(out)
     if as_json:
-        echo(json.dumps(_summarize(detector, parts, choice, ranker, out)))
+        summary = _summarize(detector, parts, choice, ranker, out)
+        echo(json.dumps({**summary, "notes": transactions.notes}))
     else:
         _print_fit(detector, ranker)
-        command = shlex.join(["turncoat", "score", str(out), str(source)])
+        command = shlex.join(["turncoat", "score", str(out), *map(str, sources)])
         echo(f"Saved to {out}. Next: {command} --out scores.parquet")
 
 
@@ -189,14 +196,14 @@ def _list_given(context: Context) -> list[str]:
 
 
 def _read_and_split(
-    data: Path | None, config: str, split: str, label_delay_days: float, seed: int
-) -> tuple[Path, Transactions, Split]:
-    """The path of the data, the transactions and their parts."""
+    data: list[Path] | None, config: str, split: str, label_delay_days: float, seed: int
+) -> tuple[list[Path], Transactions, Split]:
+    """The paths of the data, the transactions and their parts."""
     from turncoat.data import read, splits
 
-    source = find_data(data, config)
-    with Console(stderr=True).status(escape(f"reading {source}")):
-        transactions = read(source, config)
+    sources = find_data(data, config)
+    with Console(stderr=True).status(escape(f"reading {sources[0]}")):
+        transactions = read(sources, config)
     rows = (transactions.customer_codes, transactions.times, transactions.labels)
     gap_s = label_delay_days * splits.DAY
     if split == "time":
@@ -205,7 +212,7 @@ def _read_and_split(
         parts = splits.split_by_customer(*rows, seed=seed)
     else:
         parts = splits.split_automatically(*rows, gap_s=gap_s, seed=seed)
-    return source, transactions, parts
+    return sources, transactions, parts
 
 
 def _build_model(context: Context, n_states: int) -> Model:
@@ -317,27 +324,39 @@ def _summarize(
     }
 
 
-def find_config(data: Path | None) -> str:
+def check_include(names: Sequence[str] | None, config: str, engineered: bool = True) -> None:
+    """Refuse names that are no features of the schema before the data are read."""
+    from turncoat.data.reading import resolve_schema
+    from turncoat.features.meanings import check_feature_names, list_features
+
+    if names:
+        known = [one.name for one in list_features(resolve_schema(config), engineered)]
+        check_feature_names(names, known)
+
+
+def find_config(data: list[Path] | None) -> str:
     """The turncoat.toml in or beside the data, or in this folder."""
     name = "turncoat.toml"
-    folders = [] if data is None else [data, data.parent]
+    folders = [data[0], data[0].parent] if data else []
     for folder in (*folders, Path()):
         if (folder / name).is_file():
             return str(folder / name)
-    place = "here" if data is None else f"beside {data} or here"
-    remedy = f"`turncoat init {data or 'FILE'}` writes one; or give --config"
+    place = f"beside {data[0]} or here" if data else "here"
+    remedy = f"`turncoat init {data[0] if data else 'FILE'}` writes one; or give --config"
     raise ConfigError(f"there is no {name} {place}. {remedy}")
 
 
-def find_data(data: Path | None, config: str) -> Path:
-    """Return the path given, or the one named in the configuration."""
-    from turncoat.data.schema_file import load_data_path
+def find_data(data: list[Path] | None, config: str) -> list[Path]:
+    """Return the paths given, or those named in the configuration."""
+    from turncoat.data.schema_file import load_data_paths
 
-    path = load_data_path(config) if data is None and config.endswith(".toml") else data
-    if path is None:
+    paths = data or []
+    if not paths and config.endswith(".toml"):
+        paths = load_data_paths(config)
+    if not paths:
         remedy = "give a file or folder (with --data in `compare`), or name it under [data]"
         raise ConfigError(f"{config} names no data: {remedy}")
-    return path
+    return paths
 
 
 def parse_count(option: str, text: str) -> int:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-_FILES_HELP = "A CSV or Parquet file, or a folder of Parquet; a second file may be joined to it."
+_FILES_HELP = "CSV or Parquet files or a folder of them; two that share a key are joined."
 
 
 def init(
@@ -23,15 +23,20 @@ def init(
 
     Examples:
     `turncoat init payments.csv`
+    `turncoat init exports/`
     `turncoat init train_transaction.csv train_identity.csv --out ieee.toml`
     """
     from turncoat.data.inference import infer_schema
-    from turncoat.data.schema_file import write_schema
+    from turncoat.data.schema_file import find_gaps, write_schema
 
     with Console(stderr=True).status("inspecting the columns"):
         inferred = infer_schema(files)
-    write_schema(inferred, out, data=files[0], overwrite=overwrite)
+    is_joined = inferred.schema.join is not None
+    data = files[:1] if is_joined else files
+    write_schema(inferred, out, data=data, overwrite=overwrite)
     console = Console()
+    for finding in inferred.findings:
+        console.print(finding, markup=False, soft_wrap=True)
     table = Table("column", "role", "reason", title=escape(f"Columns of {files[0].name}"))
     for column, reason in inferred.reasons.items():
         table.add_row(escape(column), ", ".join(inferred.schema.roles_of(column)), escape(reason))
@@ -41,9 +46,12 @@ def init(
     for warning in inferred.warnings:
         console.print(f"Please check: {warning}", markup=False)
     todo = "Correct what is wrong"
+    if gaps := find_gaps(out):
+        places = " and ".join(f"`{role}` in line {line}" for role, line in gaps)
+        todo = f"Fill in {places} first. Correct what is wrong"
     if inferred.schema.label is None:
         todo += ", and name the label, which a detector needs"
-    command = shlex.join(["turncoat", "fit", str(files[0])])
+    command = shlex.join(["turncoat", "fit", *map(str, data)])
     if not any(folder / "turncoat.toml" == out for folder in (files[0].parent, Path())):
         command += f" --config {shlex.quote(str(out))}"
     message = f"Wrote {out}. {todo}; then: {command}"

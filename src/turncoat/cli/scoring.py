@@ -12,13 +12,14 @@ from rich.markup import escape
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.notes import echo_notes
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
     from turncoat.scoring.reasons import Reason
 
 _MAX_REASONS = 6
-_DATA_HELP = "A file or folder of the same schema, with earlier transactions too; labels optional."
+_DATA_HELP = "Files or a folder of the same schema, with earlier transactions too; labels optional."
 _MODE_HELP = "`filtered` uses the past only; `smoothed` looks ahead, for analysis."
 _KIND_HELP = "`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
 _REASONS_HELP = "Add reasons to `all` transactions, or `above:P` to those with P(fraud) >= P."
@@ -27,7 +28,7 @@ _PATH_HELP = "Open `this customer's path`: show the regimes' own reasons beside 
 
 def score(
     model: Model,
-    data: Annotated[Path, Argument(help=_DATA_HELP)],
+    data: Annotated[list[Path], Argument(help=_DATA_HELP)],
     out: Annotated[Path, Option(help="Output file: .parquet or .csv.")],
     mode: Annotated[Literal["filtered", "smoothed"], Option(help=_MODE_HELP)] = "filtered",
     kind: Annotated[Literal["corrected", "raw"], Option(help=_KIND_HELP)] = "corrected",
@@ -46,25 +47,26 @@ def score(
     from turncoat.data.sources import write_table
     from turncoat.scoring.reasons import parse_min_probability
 
-    if out.exists() and data.exists() and out.samefile(data):
+    if out.exists() and any(path.exists() and out.samefile(path) for path in data):
         raise ConfigError(f"--out {out} would overwrite the input file. Choose another path")
     parse_min_probability(reasons)  # before any long work
     detector = load(model)
-    with Console(stderr=True).status(escape(f"scoring {data}")):
+    with Console(stderr=True).status(escape(f"scoring {data[0]}")):
         transactions = read_for_scoring(data, detector.features_.plan.schema)
         scores = detector.score(transactions, mode, kind, reasons=reasons)
         write_table(scores.frame(), out)
     n, mean = len(scores.ids), float(scores.value.mean())
     if as_json:
         summary = {"transactions": n, "mode": mode, "kind": kind, "mean_score": mean}
-        echo(json.dumps({**summary, "out": str(out)}))
+        echo(json.dumps({**summary, "notes": transactions.notes, "out": str(out)}))
     else:
+        echo_notes(transactions)
         echo(f"{n:,} transactions, {kind} {mode} scores, mean {mean:.4f}. Wrote {out}")
 
 
 def explain(
     model: Model,
-    data: Annotated[Path, Argument(help="A file or folder with the same schema.")],
+    data: Annotated[list[Path], Argument(help="Files or a folder with the same schema.")],
     customer: Annotated[str, Option(help="Key of the customer.")],
     transaction: Annotated[str | None, Option(help="Id of one, to show all its reasons.")] = None,
     last: Annotated[int, Option(min=0, help="How many of the latest to show; 0 shows all.")] = 20,

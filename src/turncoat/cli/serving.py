@@ -17,6 +17,7 @@ from rich.progress import Progress
 from typer import Argument, Context, Exit, Option, confirm, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.notes import echo_notes
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def serve(
 
 def replay(
     model: Model,
-    data: Annotated[Path, Argument(help="History of the same schema; labels may be missing.")],
+    data: Annotated[list[Path], Argument(help="Files or a folder of the same schema.")],
     store: StoreUrl = "",
     log: Annotated[bool, Option(help=_LOG_HELP)] = True,
     pseudonymise: Pseudonymise = False,
@@ -140,8 +141,9 @@ def replay(
         echo("stopped; run the same command again to resume", err=True)
         raise
     if as_json:
-        echo(json.dumps(counts))
+        echo(json.dumps({**counts, "notes": transactions.notes}))
         return
+    echo_notes(transactions)
     echo(
         f"{counts['scored']:,} transactions replayed ({counts['done_before']:,} before), "
         f"{counts['duplicates']:,} duplicates, {counts['late']:,} late (beliefs unchanged), "

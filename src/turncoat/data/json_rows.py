@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta, timezone
 from operator import itemgetter
 from typing import Annotated, Any, NamedTuple
 
@@ -12,7 +13,14 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.categories import normalize_category
-from turncoat.data.parsing import TransactionRow, pack_numbers, parse_customer, parse_time
+from turncoat.data.money import convert_row, invert_row
+from turncoat.data.parsing import (
+    TransactionRow,
+    pack_numbers,
+    parse_customer,
+    parse_time,
+    parse_utc_offset,
+)
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError
@@ -22,6 +30,7 @@ MAX_KEY_CHARS, MAX_TEXT_CHARS = 256, 10_000
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MISSING = math.nan  # a single object, so that encoding can omit it as the default
 
 
@@ -65,6 +74,9 @@ class RowDecoder:
         self._habits = _make_getter([index[column] for column in schema.tracked])
         self._counterparties = tuple(index[column] for column in schema.counterparties)
         self._id, self._time = index[self.id_field], index[schema.time]
+        zone = schema.time_zone_column
+        self._zone = None if zone is None else index[zone]
+        self._currency = None if schema.currency is None else index[schema.currency]
         self._customer = tuple(index[column] for column in schema.customer)
 
     def decode(self, body: bytes | memoryview) -> DecodedRow:
@@ -75,7 +87,10 @@ class RowDecoder:
         decoded = self._decoder.decode(body)
         values, schema = msgspec.structs.astuple(decoded), self.schema
         sent_time = values[self._time]
-        time = parse_time(schema, {schema.time: sent_time})
+        about = {schema.time: sent_time}
+        if self._zone is not None:
+            about = {str(schema.time_zone_column): values[self._zone], **about}
+        time = parse_time(schema, about)
         if len(self._customer) == 1 and schema.customer_age is None:
             customer = str(normalize_category(values[self._customer[0]]))
         else:
@@ -86,8 +101,12 @@ class RowDecoder:
         numbers = pack_numbers(len(cells), cells)
         if numbers is None:  # some are null
             numbers = np.array([math.nan if cell is None else cell for cell in cells], np.float64)
+        if schema.converts_money:
+            currency = None if self._currency is None else values[self._currency]
+            numbers = convert_row(schema, numbers, currency, time)
         texts = self._names(values), self._habits(values)
-        row = TransactionRow(time, numbers, *texts, counterparties)
+        offset = parse_utc_offset(schema, about, time)
+        row = TransactionRow(time, numbers, *texts, counterparties, offset)
         return DecodedRow(str(values[self._id]), customer, row, sent_time, decoded)
 
     def encode(self, fields: Any, customer: str) -> bytes:
@@ -100,7 +119,8 @@ class RowDecoder:
 def list_fields(transactions: Transactions, rows: Array) -> Iterator[dict[str, Any]]:
     """The fields of rows of a file, without missing ones; id and customer are the file's columns.
 
-    Times become numbers in the schema's unit.
+    Times become numbers in the schema's unit, or text if their offset matters. Amounts are as in
+    the file, before conversion.
     """
     schema, places = transactions.schema, transactions.file_rows[rows]
     columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
@@ -108,10 +128,32 @@ def list_fields(transactions: Transactions, rows: Array) -> Iterator[dict[str, A
         texts = (*category.values, None)
         columns[name] = [texts[code] for code in category.codes[places].tolist()]
     times = transactions.times[rows].tolist()
-    for time, cells in zip(times, zip(*columns.values(), strict=True), strict=True):
+    if schema.converts_money:
+        _invert_money(schema, columns, times)
+    written: list[Any] = [invert_time(schema, time) for time in times]
+    if schema.time_zone_column == schema.time and transactions.utc_offsets is not None:
+        offsets = transactions.utc_offsets[rows].tolist()
+        written = list(map(_write_time, times, offsets))
+    for time, cells in zip(written, zip(*columns.values(), strict=True), strict=True):
         named = zip(columns, cells, strict=True)
         fields = {name: cell for name, cell in named if cell is not None and cell == cell}
-        yield fields | {schema.time: invert_time(schema, time)}
+        yield fields | {schema.time: time}
+
+
+def _write_time(seconds: float, utc_offset: float) -> str:
+    """A time with its offset, as ISO text."""
+    zone = timezone(timedelta(seconds=utc_offset))
+    return (_EPOCH + timedelta(seconds=seconds)).astimezone(zone).isoformat()
+
+
+def _invert_money(schema: Schema, columns: dict[str, list[Any]], times: list[float]) -> None:
+    """Replace converted amounts by those of the file."""
+    currencies = columns.get(schema.currency or "", [None] * len(times))
+    cells = np.array([columns[name] for name in schema.continuous]).T
+    pairs = zip(cells, currencies, times, strict=True)
+    inverted = np.array([invert_row(schema, *about) for about in pairs])
+    for place in {*schema.money_places, *schema.minor_unit_places}:
+        columns[schema.continuous[place]] = inverted[:, place].tolist()
 
 
 def invert_time(schema: Schema, seconds: float) -> float:

@@ -13,7 +13,16 @@ import polars as pl
 
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn, join_key
-from turncoat.data.parsing import MAX_TIME_S, to_seconds
+from turncoat.data.clocks import parse_zone
+from turncoat.data.money import convert_columns, list_without_rate
+from turncoat.data.parsing import (
+    MAX_TIME_S,
+    ZONE_REMEDY,
+    find_all_utc_offsets,
+    find_zones,
+    parse_labels,
+    to_seconds,
+)
 from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.schema_file import load_schema
@@ -23,7 +32,6 @@ from turncoat.errors import ConfigError, DataError
 
 T = TypeVar("T")
 
-_LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "-1": -1, "-1.0": -1}
 _YEAR_S = 365.25 * 86400
 _MAX_TEXT_CHARS = 100_000  # longer values are parts of a file with unmatched quotes
 
@@ -33,23 +41,25 @@ def read(
 ) -> Transactions:
     """Read and check transactions.
 
-    `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame.
-    `schema` is a `Schema`, the name of a preset or the path of a `turncoat.toml`. A file that the
-    schema joins is found next to the first, or given as `joined`. Rows are sorted by customer and
-    time; ties in time go by transaction id. A label that is empty, null or -1 is unknown, and read
-    as -1. `with_labels=False` does not read the label column, which may then be absent.
+    `origin` is a CSV or Parquet file, several of them or a folder as one table, or a polars, pandas
+    or Arrow frame. `schema` is a `Schema`, the name of a preset or the path of a `turncoat.toml`.
+    A file that the schema joins is found next to the first, or given as `joined`. Rows are sorted
+    by customer and time; ties in time go by transaction id. An unknown label is read as -1.
+    `with_labels=False` does not read the label column, which may then be absent.
     """
     schema = resolve_schema(schema)
-    source = open_source(origin)
+    source = open_for_schema(origin, schema)
     read_schema = schema if with_labels else replace(schema, label=None)
     table = _TableReader(source, read_schema, open_joined(source, schema, joined))
     categories = table.read_categories()
-    times = table.read_times()
+    times, offsets = table.read_times()
     label_values = table.read_labels()
     numbers = table.read_numbers()
+    table.convert_money(numbers, categories, times)
     codes, customers = table.read_customers(categories, numbers, times)
-    ids, rank = table.read_ids()
+    ids, rank, is_kept = table.read_ids()
     order = np.lexsort((rank, times, codes))
+    order = order if is_kept is None else order[is_kept[order]]
     return Transactions(
         schema=schema,
         source=source.name,
@@ -61,13 +71,15 @@ def read(
         times=times[order],
         ids=ids[order],
         labels=None if label_values is None else label_values[order],
+        utc_offsets=None if offsets is None else offsets[order],
+        notes=tuple(table.notes),
     )
 
 
 def read_for_scoring(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
     """Read a file whose label column may be missing."""
     schema = resolve_schema(schema)
-    source = open_source(origin)
+    source = open_for_schema(origin, schema)
     has_labels = schema.label is not None and source.find_column(schema.label) is not None
     return read(origin, schema, joined=joined, with_labels=has_labels)
 
@@ -81,6 +93,11 @@ def resolve_schema(schema: Schema | str) -> Schema:
     return load_preset(str(schema))
 
 
+def open_for_schema(origin: Any, schema: Schema) -> Source:
+    """The table of transactions; a file that the schema joins is no part of it."""
+    return open_source(origin, schema.csv, "" if schema.join is None else schema.join.file)
+
+
 def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
     """The table that the schema joins, unless the first already has its columns."""
     if schema.join is None:
@@ -88,7 +105,7 @@ def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
             raise ConfigError(f"schema {schema.name!r} joins no second table. Omit `joined`")
         return None
     if joined is not None:
-        return open_source(joined)
+        return open_source(joined, schema.csv)
     if all(source.find_column(column) is not None for column in schema.join.columns):
         return None
     if source.path is None:
@@ -100,7 +117,7 @@ def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
     if path is None:
         problem = f"{name}.csv (or .csv.gz, .parquet) is not in the same folder"
         raise DataError(f"{source.name}: {problem}. Put it there, or pass it as `joined=`")
-    return open_source(path)
+    return open_source(path, schema.csv)
 
 
 class _TableReader:
@@ -111,6 +128,7 @@ class _TableReader:
         self.source, self.schema = source, schema
         self.owner: dict[str, Source] = {}
         self.second_rows: pl.Series | None = None  # each row's row in the second table
+        self.notes: list[str] = []  # what was left out
         join = schema.join if second is not None else None
         theirs = [c for c in schema.columns if join is not None and c in join.columns]
         ours = [c for c in schema.columns if c not in theirs]
@@ -127,10 +145,12 @@ class _TableReader:
         found = {column: source.find_column(column) for column in columns}
         taken = set(columns)
         if missing := [c for c, name in found.items() if name is None or name in taken - {c}]:
+            part = source.find_part_without(missing[0])
+            missing = [column for column in missing if part.find_column(column) is None] or missing
             names = ", ".join(map(repr, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            have = ", ".join(source.columns[:12]) + (", ..." if len(source.columns) > 12 else "")
+            have = ", ".join(part.columns[:12]) + (", ..." if len(part.columns) > 12 else "")
             problem = f"the file lacks {names}, named by schema {self.schema.name!r}. It has {have}"
-            raise DataError(f"{source.name}: {problem}. Correct the schema or choose another")
+            raise DataError(f"{part.name}: {problem}. Correct the schema or choose another")
         self.owner |= {column: source for column in columns if column not in self.owner}
         names_to_columns = {name: column for column, name in found.items() if name is not None}
         numeric_columns = {*self.schema.continuous, self.schema.customer_age}
@@ -165,8 +185,11 @@ class _TableReader:
         source = self.owner[column]
         if row is not None and source is not self.source and self.second_rows is not None:
             row = self.second_rows[row]
-        where = f"column {column!r}" if row is None else f"column {column!r}, row {row + 1}"
-        return DataError(f"{source.name}, {where}: {problem}")
+        name, where = source.name, f"column {column!r}"
+        if row is not None:
+            name, own_row = source.locate(row)
+            where += f", row {own_row + 1}"
+        return DataError(f"{name}, {where}: {problem}")
 
     def _refuse(self, column: str, is_wrong: Any, values: Any, problem: str) -> None:
         """Raise an error for the first wrong cell, if there is one; `{}` stands for its value."""
@@ -211,11 +234,28 @@ class _TableReader:
         self._refuse(column, np.isinf(numbers), values, problem)
         return numbers
 
-    def read_times(self) -> Array:
-        """Seconds [rows]."""
+    def convert_money(
+        self, numbers: dict[str, Array], categories: dict[str, CategoryColumn], times: Array
+    ) -> None:
+        """Convert amounts by the schema's rules; without a rate they are missing."""
+        schema = self.schema
+        currencies = None if schema.currency is None else categories[schema.currency]
+        rates = convert_columns(schema, numbers, currencies, times)
+        if currencies is None or rates is None or not np.isnan(rates).any():
+            return
+        without = ", ".join(list_without_rate(currencies, rates)[:8])
+        if np.isnan(rates).all():
+            known = ", ".join(() if schema.rates is None else schema.rates.currencies)
+            problem = f"no row has a rate: {without}. There are rates of {known}"
+            raise self._error(str(schema.currency), f"{problem}. Add the others to the schema")
+        self.notes.append(f"amounts without a rate count as missing: {without} rows")
+
+    def read_times(self) -> tuple[Array, Array | None]:
+        """Seconds [rows], and seconds by which local clocks are ahead, None if they are not."""
         column, schema = self.schema.time, self.schema
         values = _plain(self.columns[column])
-        seconds = to_seconds(values, schema)
+        zones = self._read_zones(values)
+        seconds = to_seconds(values, schema, zones)
         if seconds is None:
             problem = f"{values.dtype} values are not times. Name another column as `time`"
             raise self._error(column, problem)
@@ -224,14 +264,28 @@ class _TableReader:
         rule = ": neither a finite number nor a date that begins with its year"
         if schema.time_format:
             rule = f" in the format {schema.time_format!r}"
-        problem = f"{{}} is not a time{rule}. Correct it, or set `time_format`"
-        self._refuse(column, ~seconds.is_finite().fill_null(False), values, problem)
+        is_time = seconds.is_finite().fill_null(False)
+        other = f", unlike {values[int(is_time.arg_max() or 0)]!r}" if is_time.any() else ""
+        problem = f"{{}} is not a time{rule}{other}. Correct it, or set `time_format`"
+        self._refuse(column, ~is_time, values, problem)
         times = seconds.to_numpy()
         for row in np.flatnonzero(np.abs(times) > MAX_TIME_S)[:1].tolist():
             problem = f"{values[row]!r}, in units of {schema.time_unit!r}, is "
             problem += f"{times[row] / _YEAR_S:,.0f} years from zero. Set `time_unit` in the schema"
             raise self._error(column, f"{problem}: one of {', '.join(TIME_UNITS)}", row)
-        return times
+        return times, find_all_utc_offsets(times, zones, schema)
+
+    def _read_zones(self, times: pl.Series) -> pl.Series | None:
+        """The zone that each row names, checked; None if the schema has no column of zones."""
+        column = self.schema.time_zone_column
+        if column is None:
+            return None
+        zones = find_zones(_plain(self.columns[column]), times, self.schema)
+        for name in () if zones is None else zones.drop_nulls().unique():
+            if parse_zone(name) is None:
+                problem = f"{{}} is not a time zone. {ZONE_REMEDY}"
+                self._refuse(column, (zones == name).fill_null(False), zones, problem)
+        return zones
 
     def read_labels(self) -> Array | None:
         """0, 1, or -1 where it is unknown, for every row; None without a label."""
@@ -239,30 +293,25 @@ class _TableReader:
         if column is None:
             return None
         values = _plain(self.columns[column])
-        if values.dtype == pl.String:
-            lower = values.str.to_lowercase()
-            labels = lower.replace_strict(_LABELS, default=None, return_dtype=pl.Int8)
-        elif values.dtype == pl.Boolean or values.dtype.is_numeric():
-            numbers = values.cast(pl.Float64)
-            values = values.set(numbers.is_nan(), None) if values.dtype.is_float() else values
-            valid = pl.when(numbers.is_in([-1.0, 0.0, 1.0])).then(numbers)
-            labels = pl.select(valid).to_series().cast(pl.Int8)
-        else:
-            problem = (
-                "values are not labels. Labels are 0, 1, or -1 if unknown; name another column"
-            )
-            raise self._error(column, f"{values.dtype} {problem}")
-        is_wrong = labels.is_null() & values.is_not_null() & (values.cast(pl.String) != "")
-        problem = "the label is {}; it must be 0, 1, or empty if unknown. Correct it"
-        self._refuse(column, is_wrong, values, problem)
-        return labels.fill_null(-1).to_numpy()
+        labels = parse_labels(values, self.schema.label_codes)
+        if labels is None:
+            remedy = "Labels are 0, 1, words, or -1 if unknown; name another column"
+            raise self._error(column, f"{values.dtype} values are not labels. {remedy}")
+        rule = "it must be 0, 1, a word such as yes or no, or empty if unknown"
+        remedy = "Correct it, or list it in the schema's `fraud_labels`, `genuine_labels` or"
+        problem = f"the label is {{}}; {rule}. {remedy} `unknown_labels`"
+        self._refuse(column, labels.is_null(), values, problem)
+        return labels.to_numpy()
 
-    def read_ids(self) -> tuple[Array, Array]:
-        """Each row's id, and its rank among them, which breaks ties in time."""
+    def read_ids(self) -> tuple[Array, Array, Array | None]:
+        """Each row's id, its rank among them, which breaks ties in time, and whether it counts.
+
+        None if all rows count.
+        """
         column = self.schema.id
         if column is None:
             rows = np.arange(self.n_rows)
-            return rows, rows
+            return rows, rows, None
         values = _plain(self.columns[column])
         if values.dtype == pl.String or values.dtype.is_integer():
             whole, texts = values.cast(pl.Int64, strict=False), values.cast(pl.String)
@@ -270,21 +319,33 @@ class _TableReader:
             values = whole if is_exact else texts
         problem = "the transaction id is {}. Every transaction needs one of its own"
         self._refuse(column, values.is_null(), values, problem)
-        if values.n_unique() < len(values):
-            row = int(np.argmin(values.is_first_distinct()))
-            first = int(np.argmax(values == values[row]))
-            problem = f"id {values[row]!r} is already on row {first + 1}. Remove one of the rows"
-            raise self._error(column, problem, row)
+        is_kept = self._choose_among_repeats(column, values)
         if values.dtype.is_integer():
             ids = values.to_numpy()
-            return ids, ids
+            return ids, ids, is_kept
         if values.dtype != pl.String:
             problem = "values are not ids. Make them whole numbers or text, or leave them out"
             raise self._error(column, f"{values.dtype} {problem}")
         lengths = values.str.len_chars()
         problem = "the id has {} characters. The file may be damaged; write it again"
         self._refuse(column, lengths > _MAX_TEXT_CHARS, lengths, problem)
-        return values.to_numpy().astype(str), values.rank("ordinal").to_numpy()
+        return values.to_numpy().astype(str), values.rank("ordinal").to_numpy(), is_kept
+
+    def _choose_among_repeats(self, column: str, ids: pl.Series) -> Array | None:
+        """Whether each row counts, by the schema's rule for repeated ids; None if none repeats."""
+        n_repeats = len(ids) - ids.n_unique()
+        if n_repeats == 0:
+            return None
+        if self.schema.repeated_ids == "refuse":
+            row = int(np.argmin(ids.is_first_distinct()))
+            name, first = self.owner[column].locate(int(np.argmax(ids == ids[row])))
+            found = f"id {ids[row]!r} is already on row {first + 1} of {name}"
+            remedy = 'Set `repeated_ids = "first"` or "last" in the schema, or correct the ids'
+            raise self._error(column, f"{found}; {n_repeats:,} rows repeat an id. {remedy}", row)
+        is_first = self.schema.repeated_ids == "first"
+        rule = f"the {self.schema.repeated_ids} row of each counts"
+        self.notes.append(f"{n_repeats:,} rows that repeat an id were left out; {rule}")
+        return (ids.is_first_distinct() if is_first else ids.is_last_distinct()).to_numpy()
 
     def read_customers(
         self, categories: dict[str, CategoryColumn], numbers: dict[str, Array], times: Array

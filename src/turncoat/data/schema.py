@@ -4,15 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from turncoat.data.clocks import Zone, parse_zone
+from turncoat.data.csv_files import CsvFormat
+from turncoat.data.money import RateTable
 from turncoat.errors import ConfigError
 
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_LISTS = ("customer", "counterparties", "continuous", "categorical", "tracked")
-_ROLES = ("customer", "customer_age", "time", "id", "label", "amount", *_LISTS[1:])
+FILL_IN = "FILL IN"  # a column that inference did not find
+REPEATED_IDS = ("refuse", "first", "last")
+FRAUD, GENUINE, UNKNOWN_LABEL = 1, 0, -1
+_WORDS = {
+    FRAUD: "1 true t yes y ja j oui si sí sim fraud fraudulent fraude betrug bedrägeri frode",
+    GENUINE: "0 false f no n nein non nee não nej genuine legit legitimate",
+    UNKNOWN_LABEL: "-1 unknown pending open",
+}
+LABEL_WORDS = {"": UNKNOWN_LABEL}  # labels in lower case; "" is an empty cell
+LABEL_WORDS |= {word: code for code, words in _WORDS.items() for word in words.split()}
+_LABEL_LISTS = {"fraud_labels": FRAUD, "genuine_labels": GENUINE, "unknown_labels": UNKNOWN_LABEL}
+_COLUMN_LISTS = (
+    *("customer", "counterparties", "continuous", "categorical", "tracked"),
+    *("minor_units", "money"),
+)
+_LISTS = (*_COLUMN_LISTS, *_LABEL_LISTS)
+_ROLES = (
+    *("customer", "customer_age", "time", "time_zone_column", "id", "label", "amount", "currency"),
+    *_COLUMN_LISTS[1:],
+)
+_TEXT_ROLES = ("customer", "counterparties", "tracked", "currency", "time_zone_column")
 
 
 @dataclass(frozen=True)
@@ -39,16 +62,29 @@ class Schema:
     continuous: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     amount: str | None = None  # must be one of `continuous`
-    label: str | None = None  # 1 for fraud, 0 for genuine; empty or -1 if unknown
+    minor_units: tuple[str, ...] = ()  # continuous columns that count cents
+    currency: str | None = None  # the column of currencies; needs `rates`
+    money: tuple[str, ...] = ()  # continuous columns in that currency, beside the amount
+    rates: RateTable | None = None  # what one unit of each currency is worth in a common one
+    label: str | None = None  # 1 for fraud, 0 for genuine, or words; empty or -1 if unknown
+    # Values of the label beside the usual words, in any case. "" is an empty cell.
+    fraud_labels: tuple[str, ...] = ()
+    genuine_labels: tuple[str, ...] = ()
+    unknown_labels: tuple[str, ...] = ()
     # Days after the label delay from which an unlabelled transaction counts as genuine.
     label_maturity_days: float = 0.0
     id: str | None = None  # unique per transaction; by default the row number
+    repeated_ids: str = "refuse"  # which row of a repeated id counts: first, last or refuse
     counterparties: tuple[str, ...] = ()  # each has a history of its own: terminal, device
     tracked: tuple[str, ...] = ()  # new and changed values become features: device, e-mail
     time_unit: str = "s"  # of numeric times
     time_format: str | None = None  # of text times, as in strptime; by default ISO dates
+    time_zone: str | None = None  # of the clock behind hours and weekdays: a name or an offset
+    # The same for each row. The time itself, if its offset says so. Empty cells: `time_zone`.
+    time_zone_column: str | None = None
     customer_age: str | None = None  # days since the customer's first use; joins the key
     join: Join | None = None
+    csv: CsvFormat = field(default=CsvFormat(), compare=False)  # how CSV files are written
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
@@ -56,24 +92,44 @@ class Schema:
         for role in _LISTS:
             names = _check_names(getattr(self, role), f"schema {self.name!r}: {role}")
             object.__setattr__(self, role, names)
+        own = [word.strip().lower() for role in _LABEL_LISTS for word in getattr(self, role)]
+        if twice := sorted({word for word in own if own.count(word) > 1}):
+            listed = ", ".join(map(repr, twice))
+            raise self._error(f"{listed} has two meanings among {', '.join(_LABEL_LISTS)}")
         if not self.customer:
             raise self._error("`customer` is empty. Name the columns that identify a customer")
         if self.time_unit not in TIME_UNITS:
             units = ", ".join(TIME_UNITS)
             raise self._error(f"time_unit is {self.time_unit!r}; it must be one of {units}")
+        if self.time_zone is not None and parse_zone(self.time_zone) is None:
+            rule = "it must be a name such as Europe/Berlin, or an offset such as +02:00"
+            raise self._error(f"time_zone is {self.time_zone!r}; {rule}")
+        if self.repeated_ids not in REPEATED_IDS:
+            rule = f"it must be one of {', '.join(REPEATED_IDS)}"
+            raise self._error(f"repeated_ids is {self.repeated_ids!r}; {rule}")
         if not self.continuous and not self.categorical:
             raise self._error("no continuous and no categorical column. Name at least one")
         if self.amount is not None and self.amount not in self.continuous:
             raise self._error(f"amount {self.amount!r} is not among the continuous columns. Add it")
+        for role in ("minor_units", "money"):
+            if others := sorted(set(getattr(self, role)) - set(self.continuous)):
+                raise self._error(f"{role} {others[0]!r} is not among the continuous columns")
+        if self.currency is None and (self.rates is not None or self.money):
+            raise self._error("rates and money need `currency`, the column of currencies. Name it")
+        if self.currency is not None and self.rates is None:
+            remedy = "Add [schema.rates]; `turncoat init` estimates them"
+            raise self._error(f"currency {self.currency!r} needs rates of its currencies. {remedy}")
         roles: dict[str, str] = {}
         for role in ("time", "label", "id", "continuous", "categorical"):
             for column in self._columns_of(role):
                 other = roles.setdefault(column, role)
                 if other != role:
                     raise self._error(f"column {column!r} is both {other} and {role}. Keep one")
-        for role in ("customer", "tracked", "counterparties", "customer_age"):
+        for role in (*_TEXT_ROLES, "customer_age"):
             allowed = "continuous" if role == "customer_age" else "categorical"
             for column in self._columns_of(role):
+                if role == "time_zone_column" and column == self.time:
+                    continue
                 if (other := roles.get(column, allowed)) != allowed:
                     raise self._error(f"column {column!r} is {other}; it cannot be {role} too")
         days = self.label_maturity_days
@@ -101,20 +157,64 @@ class Schema:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column in use, once."""
-        texts = "customer", "id", "time", "label", "counterparties", "customer_age"
-        return self._columns_of(*texts, "continuous", "categorical", "tracked")
+        first = "customer", "id", "time", "label", "counterparties", "customer_age"
+        return self._columns_of(*first, "continuous", "categorical", *_TEXT_ROLES)
+
+    @cached_property
+    def label_codes(self) -> dict[str, int]:
+        """The label of every known word in lower case; "" is an empty cell."""
+        codes = dict(LABEL_WORDS)
+        for role, code in _LABEL_LISTS.items():
+            codes |= {word.strip().lower(): code for word in getattr(self, role)}
+        return codes
 
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns read as categories or keys, not as numbers."""
-        return self._columns_of("customer", "counterparties", "categorical", "tracked")
+        columns = self._columns_of("customer", "counterparties", "categorical", *_TEXT_ROLES)
+        return tuple(column for column in columns if column != self.time)
+
+    @property
+    def has_local_time(self) -> bool:
+        """Whether hours and weekdays are those of a named clock."""
+        return self.time_zone is not None or self.time_zone_column is not None
+
+    @cached_property
+    def default_zone(self) -> Zone:
+        """The zone of rows that name none."""
+        zone = None if self.time_zone is None else parse_zone(self.time_zone)
+        return 0.0 if zone is None else zone
+
+    @property
+    def money_columns(self) -> tuple[str, ...]:
+        """Continuous columns that are converted into a common currency."""
+        return () if self.currency is None else self._columns_of("amount", "money")
+
+    @cached_property
+    def money_places(self) -> tuple[int, ...]:
+        """Indices of `money_columns` among the continuous ones."""
+        return tuple(map(self.continuous.index, self.money_columns))
+
+    @cached_property
+    def minor_unit_places(self) -> tuple[int, ...]:
+        """Indices of `minor_units` among the continuous columns."""
+        return tuple(map(self.continuous.index, self.minor_units))
+
+    @cached_property
+    def converts_money(self) -> bool:
+        """Whether amounts are not as in the file."""
+        return bool(self.minor_units or self.money_columns)
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as a TOML table, without defaults."""
         defaults = {f.name: f.default for f in fields(self)}
-        table = {k: v for k, v in asdict(self).items() if v != defaults[k]}
+        table = {k: v for k, v in asdict(self).items() if getattr(self, k) != defaults[k]}
         if self.join is not None:
             table["join"]["columns"] = list(self.join.columns)
+        if self.rates is not None:
+            table["rates"] = self.rates.to_table()
+        if self.csv != CsvFormat():
+            table["csv"] = {k: v for k, v in asdict(self.csv).items() if v != getattr(CsvFormat, k)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in table.items()}
 
     @classmethod
@@ -133,6 +233,10 @@ class Schema:
                 values[key] = _check_names(value, f"{source}: {key}")
             elif key == "join":
                 values[key] = _parse_join(value, source)
+            elif key == "rates":
+                values[key] = RateTable.from_table(value, f"{source}: rates")
+            elif key == "csv":
+                values[key] = _parse_csv_format(value, source)
             elif key == "label_maturity_days":
                 if not _is_number(value):
                     raise ConfigError(f"{source}: {key} must be a number of days, found {value!r}")
@@ -152,10 +256,22 @@ def _is_number(value: Any) -> bool:
 def _check_names(value: Any, where: str) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{where} must be a list of column names, found {value!r}")
+        what = "texts" if where.endswith("_labels") else "column names"
+        raise ConfigError(f"{where} must be a list of {what}, found {value!r}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{where} names a column twice: {', '.join(twice)}")
+        raise ConfigError(f"{where} has {', '.join(map(repr, twice))} twice")
     return tuple(names)
+
+
+def _parse_csv_format(value: Any, source: str) -> CsvFormat:
+    keys = [f.name for f in fields(CsvFormat)]
+    is_valid = isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values())
+    if not is_valid or set(value) - set(keys):
+        raise ConfigError(f"{source}: csv may have the texts {', '.join(keys)}, found {value!r}")
+    try:
+        return CsvFormat(**value)
+    except ConfigError as problem:
+        raise ConfigError(f"{source}: {problem}") from problem
 
 
 def _parse_join(value: Any, source: str) -> Join:

@@ -7,27 +7,40 @@ import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turncoat.data.schema import Schema
+from turncoat.data.money import RateTable
+from turncoat.data.schema import FILL_IN, Schema
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
     from turncoat.data.inference import InferredSchema
 
 _WIDTH = 100
+_RATES = "What one unit of each currency is worth in a common one; by date: SEK = "
+_RATES += '{ "2024-01-01" = 0.089 }. A file with the columns currency, rate and date does too: '
+_RATES += '`rates = "rates.csv"` above.'
 _MEANINGS = {  # in the order in which settings are written
     "name": "",
     "customer": "columns that together identify a customer",
     "time": "when the transaction was made",
     "time_unit": "unit of numeric times",
     "time_format": "format of text times",
-    "label": "1 for fraud, 0 for genuine, empty or -1 if unknown",
+    "time_zone": "clock of hours and weekdays, and of times without an offset",
+    "time_zone_column": "clock of each row: a column of zones or offsets, or that of the time",
+    "label": "1 or yes for fraud, 0 or no for genuine, empty or -1 if unknown",
+    "fraud_labels": "values of the label that mean fraud",
+    "genuine_labels": 'values of the label that mean genuine; "" is an empty cell',
+    "unknown_labels": "values of the label that mean neither yet",
     "label_maturity_days": "after the label delay, until an unlabelled row counts as genuine",
     "id": "unique per transaction",
+    "repeated_ids": "which row of an id that repeats counts: first, last or refuse",
     "amount": "the amount, one of the continuous columns",
+    "minor_units": "columns that count cents, or what the currency has instead",
+    "currency": "the column of currencies, from which amounts are converted by the rates below",
+    "money": "columns in that currency, beside the amount",
     "counterparties": "terminal, merchant or device, each with a history of its own",
     "customer_age": "days since the customer's first use",
     "continuous": "numbers to learn from",
@@ -41,17 +54,32 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
     table = _load_toml(Path(path)).get("schema")
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: has no [schema] table. `turncoat init FILE` writes one")
+    for role, line in find_gaps(path):
+        remedy = f"Put the name of the column in place of {FILL_IN}"
+        raise ConfigError(f"{path}, line {line}: `{role}` is not filled in. {remedy}")
+    if isinstance(name := table.get("rates"), str):
+        table = table | {"rates": RateTable.from_file(Path(path).parent / name).to_table()}
     return Schema.from_dict({"name": Path(path).stem, **table}, source=str(path))
 
 
-def load_data_path(path: str | os.PathLike[str]) -> Path | None:
-    """The file in the `[data]` table, relative to the TOML file; None if there is none."""
+def find_gaps(path: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """The settings of a TOML file that are still to be filled in, with their lines."""
+    lines = enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1)
+    found = ((re.match(rf"(\w+) *= *\[?\"{FILL_IN}\"", text), line) for line, text in lines)
+    return [(match.group(1), line) for match, line in found if match is not None]
+
+
+def load_data_paths(path: str | os.PathLike[str]) -> list[Path]:
+    """The file or files in the `[data]` table, relative to the TOML file."""
     toml = Path(path)
     table = _load_toml(toml).get("data", {})
     is_valid = isinstance(table, dict) and not set(table) - {"file"}
-    if not is_valid or not isinstance(table.get("file", ""), str):
-        raise ConfigError(f'{toml}: [data] must hold only `file = "..."`; found {table!r}')
-    return toml.parent / table["file"] if table.get("file") else None
+    files = table.get("file", []) if is_valid else []
+    names = [files] if isinstance(files, str) else files
+    if not is_valid or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        rule = '[data] must hold only `file = "..."` or `file = ["...", "..."]`'
+        raise ConfigError(f"{toml}: {rule}; found {table!r}")
+    return [toml.parent / name for name in names if name]
 
 
 def load_table(path: str | os.PathLike[str], name: str) -> dict[str, Any]:
@@ -76,12 +104,12 @@ def write_schema(
     schema: Schema | InferredSchema,
     path: str | os.PathLike[str],
     *,
-    data: Path | None = None,
+    data: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> None:
     """Write a schema, with the reasons of an inferred one, for people to correct.
 
-    `load_schema` reads it back. `data` is the file it describes, the default of `turncoat fit`.
+    `load_schema` reads it back. `data` are the files it describes, the default of `turncoat fit`.
     """
     toml = Path(path)
     if toml.exists() and not overwrite:
@@ -89,8 +117,10 @@ def write_schema(
         raise ConfigError(f"{toml}: already exists. {remedy}")
     temporary = toml.with_name(f".{toml.name}.{os.getpid()}")
     text = _render(schema)
-    if data is not None:
-        text = f"[data]\nfile = {_quote(os.path.relpath(data, toml.parent))}\n\n{text}"
+    if data:
+        names = [os.path.relpath(file, toml.parent) for file in data]
+        files = [f"file = {_quote(names[0])}"] if len(names) == 1 else _render_list("file", names)
+        text = "\n".join(["[data]", *files, "", text])
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")
         temporary.replace(toml)
@@ -102,9 +132,11 @@ def write_schema(
 
 def _render(source: Schema | InferredSchema) -> str:
     schema = source if isinstance(source, Schema) else source.schema
-    details = ("reasons", "ignored", "warnings")
-    reasons, ignored, warnings = (getattr(source, name, {}) for name in details)
+    details = ("reasons", "ignored", "warnings", "findings")
+    reasons, ignored, warnings, findings = (getattr(source, name, {}) for name in details)
     lines = ["# What each column means. Correct what is wrong; other columns are not read."]
+    for finding in findings:
+        lines += _render_comment(f"Found: {finding}")
     for warning in warnings:
         lines += _render_comment(f"Check: {warning}")
     lines += ["", "[schema]"]
@@ -112,15 +144,31 @@ def _render(source: Schema | InferredSchema) -> str:
     for role in _MEANINGS:
         if role in table:
             lines += _render_setting(role, table[role], reasons)
+        elif role == "label" and not isinstance(source, Schema):
+            comment = f'{_MEANINGS[role]}. None was found; if there is one: label = "{FILL_IN}"'
+            lines += ["", *_render_comment(f"label: {comment}")]
     if ignored:
         lines += ["", "# Ignored:"]
         for column, reason in ignored.items():
             lines += _render_comment(f"{_quote(column)}: {reason}", "#   ")
+    if "rates" in table:
+        lines += ["", *_render_comment(_RATES), "[schema.rates]"]
+        lines += [f"{_quote(name)} = {_render_rate(rate)}" for name, rate in table["rates"].items()]
+    if "csv" in table:
+        lines += ["", "# How CSV files are written.", "[schema.csv]"]
+        lines += [f"{name} = {_quote(value)}" for name, value in table["csv"].items()]
     if schema.join is not None:
         lines += ["", "# A second file in the same folder, whose rows match transactions by a key."]
         lines += ["[schema.join]", f"file = {_quote(schema.join.file)}"]
         lines += [f"on = {_quote(schema.join.on)}", *_render_list("columns", schema.join.columns)]
     return "\n".join(lines) + "\n"
+
+
+def _render_rate(rate: float | Mapping[str, float]) -> str:
+    """A rate, or rates by date."""
+    if isinstance(rate, Mapping):
+        return f"{{ {', '.join(f'{_quote(day)} = {one!r}' for day, one in rate.items())} }}"
+    return repr(rate)
 
 
 def _render_setting(role: str, value: Any, reasons: Mapping[str, str]) -> list[str]:

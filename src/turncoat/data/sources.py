@@ -1,129 +1,174 @@
-"""Tables in files or in memory: CSV (also .gz), Parquet, a folder, or a frame."""
+"""Tables in files or in memory: CSV and Parquet files, several of them, a folder, or a frame."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import gzip
-import math
 import os
-import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from turncoat.data.categories import normalize_category
+from turncoat.data.csv_files import CsvFile, CsvFormat, open_csv
 from turncoat.errors import ConfigError, DataError
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
-NOT_A_NUMBER = "NA"  # what R writes for a missing number
-_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python escapes bytes that are not UTF-8
+_CSV_SUFFIXES = tuple(
+    kind + packed for kind in (".csv", ".tsv", ".txt") for packed in ("", ".gz", ".zst")
+)
+SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
+_EXCEL_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+KNOWN_TYPES = "CSV (.csv, .tsv or .txt, also .gz and .zst) and .parquet"
+_MAX_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """One file, or a frame."""
+
+    name: str
+    frame: pl.LazyFrame  # the values of a CSV file are text
+    columns: tuple[str, ...]
+    path: Path | None = None
+    csv: CsvFile | None = None
+
+    def read(self, columns: Sequence[str], numeric: Sequence[str]) -> pl.LazyFrame:
+        """Some columns; of a CSV file the `numeric` ones as numbers, NaN if missing."""
+        if self.csv is None:
+            return self.frame.select(columns)
+        for name in columns:
+            if f"{name}_duplicated_0" in self.columns:  # as polars calls a second of this name
+                raise DataError(f"{self.name}: the header has {name!r} twice. Rename or remove one")
+        self.csv.check_lines()
+        return self.csv.scan_numbers(numeric).select(columns)
+
+    def find_column(self, column: str) -> str | None:
+        """The part's spelling of a column."""
+        return _find_spelling(column, self.columns)
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.frame.select(pl.len()).collect().item())
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table that is not read yet: a lazy frame, its file if it has one, and its columns."""
+    """A table that is not read yet, from one or several parts with the same columns."""
 
     name: str
-    frame: pl.LazyFrame
-    path: Path | None
-    columns: tuple[str, ...]
+    parts: tuple[SourcePart, ...]
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that every part has, in the first part's order."""
+        first, *others = (part.columns for part in self.parts)
+        return tuple(name for name in first if all(name in columns for columns in others))
+
+    @cached_property
+    def frame(self) -> pl.LazyFrame:
+        """The common columns of all parts; of CSV files as text."""
+        return _concatenate([part.frame.select(self.columns) for part in self.parts])
 
     @property
-    def csv(self) -> Path | None:
-        """The file, if it is a CSV file, whose values are text until they are parsed."""
-        is_csv = self.path is not None and _suffix(self.path) in (".csv", ".csv.gz")
-        return self.path if is_csv else None
+    def path(self) -> Path | None:
+        """The first file, if there is one."""
+        return self.parts[0].path
+
+    @property
+    def csv(self) -> CsvFile | None:
+        """The first file if it is a CSV file, whose values are text until they are parsed."""
+        return self.parts[0].csv
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What each file lacks or has in addition, compared with the first."""
+        first, found = self.parts[0], []
+        for part in self.parts[1:]:
+            lacks = [name for name in first.columns if name not in part.columns]
+            adds = [name for name in part.columns if name not in first.columns]
+            texts = [f"lacks {_list_names(lacks)}"] * bool(lacks)
+            texts += [f"adds {_list_names(adds)}"] * bool(adds)
+            if texts:
+                found.append(f"{part.name} {' and '.join(texts)}, compared with {first.name}")
+        return tuple(found)
+
+    def sample(self, n_rows: int) -> pl.DataFrame:
+        """The first rows, an equal number of each part."""
+        self._check_types(self.columns)
+        n_each = -(-n_rows // len(self.parts))
+        heads = [part.frame.select(self.columns).head(n_each) for part in self.parts]
+        try:
+            return _concatenate(heads).collect()
+        except (pl.exceptions.PolarsError, OSError) as problem:
+            raise self.explain(problem) from problem
 
     def read(self, columns: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
-        """Some columns; of a CSV file the `numeric` ones as numbers, NaN if missing."""
-        for name in columns if self.csv is not None else ():
-            if f"{name}_duplicated_0" in self.columns:  # as polars calls a second of this name
-                raise DataError(f"{self.name}: the header has {name!r} twice. Rename or remove one")
+        """Some columns; of CSV files the `numeric` ones as numbers, NaN if missing."""
+        self._check_types(columns)
         try:
-            table = self.frame
-            if self.csv is not None:
-                self._check_lines(self.csv)
-                kinds = dict.fromkeys(numeric, pl.Float64)
-                nulls = dict.fromkeys(numeric, NOT_A_NUMBER)
-                table = _scan_csv(self.csv, schema_overrides=kinds, null_values=nulls)
-                table = table.with_columns(pl.col(numeric).fill_null(math.nan))  # in parallel
-            return table.select(columns).collect()
+            return _concatenate([part.read(columns, numeric) for part in self.parts]).collect()
         except (pl.exceptions.PolarsError, OSError) as problem:
             raise self.explain(problem, numeric) from problem
 
     def explain(self, problem: Exception, numeric: Sequence[str] = ()) -> DataError:
         """Why the table cannot be read: a damaged row, a cell that is no number, or `problem`."""
-        damage = self._find_damage() or self._find_wrong_number(numeric)
-        return damage or _unreadable(self.name, problem)
+        for part in self.parts:
+            csv = part.csv
+            damage = csv and (csv.find_damage() or csv.find_wrong_number(numeric))
+            if damage:
+                return damage
+            try:
+                part.frame.select(pl.len()).collect()
+            except (pl.exceptions.PolarsError, OSError) as own:
+                return _unreadable(part.name, own)
+        return _unreadable(self.name, problem)
+
+    def _check_types(self, columns: Sequence[str]) -> None:
+        """Refuse parts in which a column has another type than in the first."""
+        first = self.parts[0].frame.collect_schema()
+        for part in self.parts[1:]:
+            types = part.frame.collect_schema()
+            for name in columns:
+                own, other = first[name], types[name]
+                if own != other and not (own.is_numeric() and other.is_numeric()):
+                    found = f"column {name!r} is {other}, but {own} in {self.parts[0].name}"
+                    raise DataError(f"{part.name}: {found}. Write both with the same type")
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The part that has a row of the table, and its row there; both count from 0."""
+        for part in self.parts[:-1]:
+            n_rows = part.count_rows()
+            if row < n_rows:
+                return part.name, row
+            row -= n_rows
+        return self.parts[-1].name, row
 
     def find_column(self, column: str) -> str | None:
-        """The table's spelling of a column: as given, or with `-` for `_` as in IEEE-CIS."""
-        if column in self.columns:
-            return column
-        plain = column.replace("-", "_")
-        return next((name for name in self.columns if name.replace("-", "_") == plain), None)
+        """The table's spelling of a column."""
+        return _find_spelling(column, self.columns)
 
-    def _check_lines(self, path: Path) -> None:
-        """Refuse a CSV file with a line that has more or fewer fields than the header."""
-        whole_lines = {"has_header": False, "separator": "\x1f", "quote_char": None}
-        lines = _scan_csv(path, new_columns=["line"], **whole_lines)
-        line = pl.col("line")
-        n_fields = line.str.replace_all(r'"[^"]*"', "").str.count_matches(",", literal=True) + 1
-        is_odd = (n_fields != len(self.columns)) & (line.str.strip_chars() != "")
-        # A quoted line break also looks odd, so look again, slowly.
-        if lines.filter(is_odd).head(1).collect().height and (damage := self._find_damage()):
-            raise damage
-
-    def _find_damage(self) -> DataError | None:
-        """The first CSV row that is not UTF-8, or not as wide as the header, as an error."""
-        if self.csv is None:
-            return None
-        open_text: Any = gzip.open if self.csv.name.lower().endswith(".gz") else open
-        options = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
-        try:
-            with open_text(self.csv, "rt", **options) as lines:
-                for number, row in enumerate(csv.reader(lines)):
-                    if number and row and len(row) != len(self.columns):
-                        found = f"{len(row)} fields, but the header has {len(self.columns)}"
-                        remedy = "Put values with commas in quotes, or write the file again"
-                        return DataError(f"{self.name}, row {number}: {found}. {remedy}")
-                    for cell, column in zip(row, self.columns, strict=False):
-                        if not cell.isascii() and _NOT_UTF8.search(cell):
-                            where = f"column {column!r}, row {number}" if number else "header"
-                            found = f"{cell.encode(errors='surrogateescape')!r} is not UTF-8 text"
-                            return DataError(f"{self.name}, {where}: {found}. Save it as UTF-8")
-        except (csv.Error, OSError, EOFError, zlib.error):
-            pass
-        return None
-
-    def _find_wrong_number(self, columns: Sequence[str]) -> DataError | None:
-        """The first cell of these columns of a CSV file that is not a number, as an error."""
-        for column in columns if self.csv is not None else ():
-            cell = pl.col(column)
-            is_number = cell.cast(pl.Float64, strict=False).is_not_null()
-            is_wrong = cell.is_not_null() & (cell != NOT_A_NUMBER) & ~is_number
-            cells = self.frame.select(cell).with_row_index("row")
-            try:
-                found = cells.filter(is_wrong).head(1).collect()
-            except (pl.exceptions.PolarsError, OSError):
-                return None
-            for row, value in found.rows():
-                problem = f"column {column!r}, row {row + 1}: {value!r} is not a number"
-                remedy = "Write plain numbers such as 1234.56, or make the column categorical"
-                return DataError(f"{self.name}, {problem}. {remedy}")
-        return None
+    def find_part_without(self, column: str) -> SourcePart:
+        """The first part that lacks a column; the first part if all have it."""
+        lacking = (part for part in self.parts if part.find_column(column) is None)
+        return next(lacking, self.parts[0])
 
 
-def open_source(origin: Any) -> Source:
-    """Open a path, or a polars, pandas or Arrow frame."""
+def open_source(origin: Any, format: CsvFormat | None = None, leave_out: str = "") -> Source:
+    """Open a path, several paths as one table, or a polars, pandas or Arrow frame.
+
+    `format` says how CSV files are written. In a folder, the file with the stem `leave_out` is no
+    part of the table.
+    """
+    expected = format or CsvFormat()
     if isinstance(origin, str | os.PathLike):
-        return _open_path(Path(origin))
+        return _open_path(Path(origin), expected, leave_out)
+    if isinstance(origin, Sequence) and origin:
+        sources = [open_source(one, expected, leave_out) for one in origin]
+        n_files = sum(len(source.parts) for source in sources)
+        return _join_parts(f"{sources[0].name} and {n_files - 1} more files", sources)
     if isinstance(origin, pl.LazyFrame):
         frame = origin
     elif isinstance(origin, pl.DataFrame):
@@ -133,7 +178,44 @@ def open_source(origin: Any) -> Source:
     else:
         kind = type(origin).__name__
         raise ConfigError(f"cannot read a {kind}. Give a path or a polars, pandas or Arrow frame")
-    return Source("the frame", frame, None, tuple(frame.collect_schema().names()))
+    columns = tuple(frame.collect_schema().names())
+    return Source("the frame", (SourcePart("the frame", frame, columns),))
+
+
+def _join_parts(name: str, sources: Sequence[Source]) -> Source:
+    """One table of several; an error if they are of different kinds or share no column."""
+    parts = tuple(part for source in sources for part in source.parts)
+    first = parts[0]
+    if len(parts) == 1:
+        return sources[0]
+    if len({part.csv is None for part in parts}) > 1:
+        names = " and ".join(
+            next(part.name for part in parts if (part.csv is None) is kind)
+            for kind in (False, True)
+        )
+        raise DataError(f"{names} are of different kinds. Give only CSV or only Parquet files")
+    joined = Source(name, parts)
+    if not joined.columns:
+        other = next(part for part in parts[1:] if not set(part.columns) & set(first.columns))
+        problem = f"{first.name} and {other.name} have no column in common"
+        raise DataError(f"{problem}. Give files of one table")
+    return joined
+
+
+def _find_spelling(column: str, columns: Sequence[str]) -> str | None:
+    """A column as given, or with `-` for `_` as in IEEE-CIS."""
+    if column in columns:
+        return column
+    plain = column.replace("-", "_")
+    return next((name for name in columns if name.replace("-", "_") == plain), None)
+
+
+def _concatenate(frames: list[pl.LazyFrame]) -> pl.LazyFrame:
+    return frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
+
+
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_MAX_SHOWN])) + (", ..." if len(names) > _MAX_SHOWN else "")
 
 
 def _convert_frame(origin: Any) -> pl.DataFrame:
@@ -171,62 +253,59 @@ def file_prefix(path: Path) -> str:
     return file_stem(path).removesuffix("transactions").removesuffix("transaction")
 
 
-def _suffix(path: Path) -> str:
-    return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
+def _suffix(path: Path, suffixes: Sequence[str] = SUFFIXES) -> str:
+    return next((suffix for suffix in suffixes if path.name.lower().endswith(suffix)), "")
 
 
-def _open_path(path: Path) -> Source:
+def _open_path(path: Path, expected: CsvFormat, leave_out: str) -> Source:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder. Check the path")
     if path.is_dir():
-        return _open_folder(path)
+        return _open_folder(path, expected, leave_out)
+    if _suffix(path, _EXCEL_SUFFIXES):
+        remedy = "Save it as CSV UTF-8 in the spreadsheet, and give that file"
+        raise DataError(
+            f"{path}: a spreadsheet, which can show dates and numbers rounded. {remedy}"
+        )
     if not _suffix(path):
-        known = ", ".join(SUFFIXES)
-        raise DataError(f"{path}: unknown file type. Give {known} or a folder of Parquet files")
+        raise DataError(f"{path}: unknown file type. Known are {KNOWN_TYPES}, or a folder of them")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty. Check how it was written")
-    return _scan(path, [path])
+    return Source(str(path), (_open_file(path, expected),))
 
 
-def _open_folder(folder: Path) -> Source:
-    """The transaction file of a folder, or its Parquet files as one table."""
+def _open_folder(folder: Path, expected: CsvFormat, leave_out: str) -> Source:
+    """The transaction file of a folder, or all its files as one table."""
     files = sorted(place for place in folder.iterdir() if place.is_file() and _suffix(place))
     for stem in ("train_transaction", "transactions"):
         named = [place for place in files if file_stem(place) == stem]
         if len(named) == 1:
-            return _open_path(named[0])
+            return _open_path(named[0], expected, leave_out)
         if named:
             names = " and ".join(place.name for place in named)
             raise DataError(f"{folder}: found both {names}. Give the path of one")
-    if files and all(_suffix(place) == ".parquet" for place in files):
-        return _scan(folder / "*.parquet", files)
-    if len(files) == 1:
-        return _open_path(files[0])
-    found = ", ".join(place.name for place in files[:8]) or "nothing readable"
-    rule = "expected one data file, a transaction file or only Parquet files"
-    raise DataError(f"{folder}: {rule}; found {found}. Give the path of one")
+    files = [place for place in files if file_stem(place) != leave_out and _is_data(place)]
+    if not files:
+        raise DataError(f"{folder}: found nothing readable. Known are {KNOWN_TYPES}")
+    sources = [_open_path(place, expected, leave_out) for place in files]
+    return _join_parts(f"{folder} ({len(files)} files)", sources)
 
 
-def _scan(path: Path, files: list[Path]) -> Source:
+def _is_data(path: Path) -> bool:
+    """Whether a file in a folder is part of its data: text files beside them may be notes."""
+    return not _suffix(path).startswith(".txt") and not path.name.startswith(".")
+
+
+def _open_file(path: Path, expected: CsvFormat) -> SourcePart:
     try:
-        if _suffix(path) == ".parquet":
-            frame = pl.scan_parquet(files, glob=False)
-        else:
-            frame = _scan_csv(path)
+        csv = None if _suffix(path) == ".parquet" else open_csv(path, expected)
+        frame = pl.scan_parquet(path, glob=False) if csv is None else csv.scan()
         columns = tuple(frame.collect_schema().names())
     except (pl.exceptions.PolarsError, OSError) as problem:
         raise _unreadable(str(path), problem) from problem
     if any("\0" in name for name in columns):
         raise DataError(f"{path}: the header is not UTF-8 text. Save the file as UTF-8")
-    for separator, name in _OTHER_SEPARATORS.items():
-        if len(columns) == 1 and separator in columns[0]:
-            raise DataError(f"{path}: separated by {name}. Write the file again with commas")
-    return Source(str(path), frame, path, columns)
-
-
-def _scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
-    """A CSV file with all values as text, unless the options say otherwise."""
-    return pl.scan_csv(path, infer_schema=False, glob=False, **options)
+    return SourcePart(str(path), frame, columns, path, csv)
 
 
 def _unreadable(name: str, problem: Exception) -> DataError:

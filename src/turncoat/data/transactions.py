@@ -29,6 +29,8 @@ class Transactions:
     times: Array  # [N] float64 seconds
     ids: Array  # [N]
     labels: Array | None = None  # [N] int8; -1 is unknown
+    utc_offsets: Array | None = None  # [N] seconds by which local clocks are ahead; None for UTC
+    notes: tuple[str, ...] = ()  # what reading left out, for people
 
     @property
     def n_rows(self) -> int:
@@ -46,6 +48,11 @@ class Transactions:
         """First transaction of each customer, and N: [U + 1]."""
         starts = np.flatnonzero(np.diff(self.customer_codes, prepend=-1))
         return np.append(starts, self.n_rows).astype(np.int64)
+
+    @property
+    def clocks(self) -> Array:
+        """Times on local clocks, in seconds [N]."""
+        return self.times if self.utc_offsets is None else self.times + self.utc_offsets
 
     @property
     def n_customers(self) -> int:
@@ -86,6 +93,7 @@ class Transactions:
             times=self.times[chosen],
             ids=self.ids[chosen],
             labels=None if self.labels is None else self.labels[chosen],
+            utc_offsets=None if self.utc_offsets is None else self.utc_offsets[chosen],
         )
 
     def require_labels(self, purpose: str, part: str = "", both: bool = True) -> Array:

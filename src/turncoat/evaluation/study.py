@@ -185,7 +185,7 @@ def fingerprint_data(transactions: Transactions) -> str:
 
 
 def build_manifest(
-    study: Study, source: str, schema: str, scenario: str, costs: Costs | None = None
+    study: Study, source: list[str], schema: str, scenario: str, costs: Costs | None = None
 ) -> dict[str, Any]:
     """Versions, data and settings: enough to repeat the run bit for bit."""
     packages = {}

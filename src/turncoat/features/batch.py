@@ -98,7 +98,7 @@ def engineer_features(
     values = np.empty((len(plan.engineered_continuous), transactions.n_rows))
     codes = np.empty((len(plan.engineered_categorical), transactions.n_rows), np.int8)
     own, time, *others = plan.split_groups(values, codes)
-    payments = history.Payments(times, amounts, n_missing, hashes)
+    payments = history.Payments(times, transactions.clocks, amounts, n_missing, hashes)
     map_parts(transactions.offsets, lambda part: history.replay_customers(part, payments, *own))
     history.compute_all_time_features(payments, *time)
     labels, ids = transactions.labels, transactions.ids

@@ -236,7 +236,7 @@ def replay_counterparties(
     their rows, which has no effect before they count. A row without a counterparty (-1) has no
     features. What the counterparty explains of each row is added to `explained` [N].
     """
-    (times, amounts, n_missing, tracked), (values, codes, causes) = payments, output
+    (times, clocks, amounts, n_missing, tracked), (values, codes, causes) = payments, output
     numbers, risk = np.zeros(_N_NUMBERS), np.zeros(rules.size)
     compromise = np.zeros(rules.compromise_size)
     seen = np.zeros(SEEN_WORDS * tracked.shape[1], np.uint32)
@@ -254,7 +254,7 @@ def replay_counterparties(
             risk[:] = 0.0
             last = who[i]
         state = numbers, seen, risk, compromise
-        payment = Payment(times[i], amounts[i], float(n_missing[i]))
+        payment = Payment(times[i], clocks[i], amounts[i], float(n_missing[i]))
         advance_counterparty(state, payment, tracked[i], rules, labels[i], explained[i], row)
         values[:, i], codes[:, i], causes[:, i] = row
         explained[i] = chains.add_cause_compiled(explained[i], row[2][chains.COMPROMISE_OUTPUT])

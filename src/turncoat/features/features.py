@@ -22,6 +22,7 @@ from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
 from turncoat.features.chains import Chains, count_causes, pack_chains, unpack_chains
 from turncoat.features.live import FeatureState
+from turncoat.features.meanings import check_feature_names
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
@@ -175,11 +176,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         if isinstance(self.include, str) or not all(isinstance(n, str) for n in self.include):
             raise ConfigError(f"include is {self.include!r}; it must be a list of feature names")
         names = (*plan.all_continuous, *plan.all_categorical)
-        for name in self.include:
-            if name not in names:
-                near = ", ".join(get_close_matches(name, names, n=5, cutoff=0.4) or names[:5])
-                problem = f"include names {name!r}, but there is no such feature"
-                raise ConfigError(f"{problem}. Similar names are {near}")
+        check_feature_names(self.include, names)
         is_kept = np.array([name in self.include for name in plan.all_continuous], dtype=bool)
         scales = plan.scales._replace(spreads=np.where(is_kept, plan.scales.spreads, 0.0))
         kept = replace(plan, scales=scales, include=tuple(self.include))
@@ -307,6 +304,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             cells=np.array([row.numbers for row in rows]).reshape(n, len(plan.schema.continuous)),
             hashes=np.array(hashes, np.uint32).reshape(n, -1),
             times=np.array([row.time for row in rows]),
+            clocks=np.array([row.time + row.utc_offset for row in rows]),
             labels=np.array(labels, dtype=np.int8),
             is_named=is_named,
             previous=np.full((n, 1 + n_counterparties), -1) if previous is None else previous,

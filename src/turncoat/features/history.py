@@ -56,6 +56,7 @@ class Payment(NamedTuple):
     """What the running features take from one transaction."""
 
     time: float  # seconds
+    clock: float  # the same on the local clock, for hours and weekdays
     amount: float  # NaN if unknown
     n_missing: float
 
@@ -64,6 +65,7 @@ class Payments(NamedTuple):
     """What the running features take from N transactions."""
 
     times: Array  # [N]
+    clocks: Array  # [N]
     amounts: Array  # [N]
     n_missing: Array  # [N] int32
     tracked: Array  # [N, tracked columns] uint32: hashes of values, 0 for missing ones
@@ -77,7 +79,7 @@ def list_categorical(tracked: Sequence[str]) -> tuple[str, ...]:
 @jit_exact
 def _compute_continuous(numbers: Array, payment: Payment, values: Array) -> None:
     """Continuous features [18] against a state decayed to the payment; NaN is not known yet."""
-    time, amount, n_missing = payment
+    time, clock, amount, n_missing = payment
     n = numbers[_N]
     values[:] = np.nan
     if n > 0.0:
@@ -96,7 +98,7 @@ def _compute_continuous(numbers: Array, payment: Payment, values: Array) -> None
         values[12] = size - numbers[_MEAN]
         values[13] = size - math.log1p(numbers[_MAX])
         values[14] = size - math.log1p(numbers[_AMOUNT])
-    hour, day = _angle(time, DAY), _angle(time, WEEK)
+    hour, day = _angle(clock, DAY), _angle(clock, WEEK)
     count = numbers[_COUNT + 3]
     if count > 0.0:
         similarity = math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]
@@ -127,7 +129,7 @@ def _decay(numbers: Array, time: float) -> None:
 @jit_exact
 def _add_transaction(numbers: Array, payment: Payment) -> None:
     """Add a transaction to the state."""
-    time, amount, n_missing = payment
+    time, clock, amount, n_missing = payment
     if numbers[_N] == 0.0:
         numbers[_FIRST] = time
         numbers[_LAST] = time
@@ -147,8 +149,8 @@ def _add_transaction(numbers: Array, payment: Payment) -> None:
         numbers[_MAX] = max(numbers[_MAX], paid)
         numbers[_AMOUNT] = paid
     for begin, period in ((_HOUR, DAY), (_WEEKDAY, WEEK)):
-        numbers[begin] += math.cos(_angle(time, period))
-        numbers[begin + 1] += math.sin(_angle(time, period))
+        numbers[begin] += math.cos(_angle(clock, period))
+        numbers[begin + 1] += math.sin(_angle(clock, period))
     numbers[_MISSING] = n_missing
 
 
@@ -194,31 +196,31 @@ def advance(
 @jit_exact
 def replay_customers(offsets: Array, payments: Payments, values: Array, codes: Array) -> None:
     """`advance` over whole customers: values [18, N], codes [1 + 2 tracked, N]."""
-    times, amounts, n_missing, tracked = payments
+    times, clocks, amounts, n_missing, tracked = payments
     numbers, seen = np.empty(21), np.empty(SEEN_WORDS * tracked.shape[1], np.uint32)
     row, row_codes = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
     for u in range(len(offsets) - 1):
         numbers[:] = 0.0
         seen[:] = 0
         for i in range(offsets[u], offsets[u + 1]):
-            payment = Payment(times[i], amounts[i], float(n_missing[i]))
+            payment = Payment(times[i], clocks[i], amounts[i], float(n_missing[i]))
             advance(numbers, seen, payment, tracked[i], row, row_codes)
             values[:, i] = row
             codes[:, i] = row_codes
 
 
 @jit_exact
-def compute_time_features(time: float, n_missing: int, values: Array, codes: Array) -> None:
-    """Hour, number of missing fields [3] and weekday [1] of one transaction."""
-    values[0] = math.cos(_angle(time, DAY))
-    values[1] = math.sin(_angle(time, DAY))
+def compute_time_features(clock: float, n_missing: int, values: Array, codes: Array) -> None:
+    """Hour, number of missing fields [3] and weekday [1] of one transaction on its local clock."""
+    values[0] = math.cos(_angle(clock, DAY))
+    values[1] = math.sin(_angle(clock, DAY))
     values[2] = n_missing
     # A time just before 0 rounds to a full week.
-    codes[0] = min(int((time % WEEK) // DAY), N_WEEKDAYS - 1)
+    codes[0] = min(int((clock % WEEK) // DAY), N_WEEKDAYS - 1)
 
 
 @jit_exact
 def compute_all_time_features(payments: Payments, values: Array, codes: Array) -> None:
     """`compute_time_features` of N transactions: values [3, N] and codes [1, N]."""
-    for i, time in enumerate(payments.times):
-        compute_time_features(time, payments.n_missing[i], values[:, i], codes[:, i])
+    for i, clock in enumerate(payments.clocks):
+        compute_time_features(clock, payments.n_missing[i], values[:, i], codes[:, i])

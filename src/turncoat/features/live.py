@@ -36,6 +36,7 @@ class LiveRows(NamedTuple):
     cells: Array  # [N, continuous columns]
     hashes: Array  # [N, tracked columns] uint32
     times: Array  # [N]
+    clocks: Array  # [N] times on local clocks
     labels: Array  # [N] int8: 0, 1, UNKNOWN or NEVER
     is_named: Array  # [N, C] bool: which counterparties the row has
     previous: Array  # [N, 1 + C] earlier row of the same customer, of each counterparty; -1 if none
@@ -97,13 +98,13 @@ def advance_rows(
             records.seen[i] = records.seen[customer]
             records.intruder[i] = records.intruder[customer]
         amount = cells[layout.amount_column] if layout.amount_column >= 0 else math.nan
-        payment = Payment(time, amount, float(n_missing))
+        payment = Payment(time, rows.clocks[i], amount, float(n_missing))
         if records.intruder.shape[1] > 0:
             chain, waits, label = layout.intruder, layout.label_times, rows.labels[i]
             about = cells[layout.profile_columns], label, chain, waits, causes[i, :N_OWN], surprises
             advance_intruder(records.intruder[i], time, *about)
         advance(records.numbers[i], records.seen[i], payment, hashes, own, own_codes)
-        compute_time_features(time, n_missing, time_values, time_codes)
+        compute_time_features(rows.clocks[i], n_missing, time_values, time_codes)
         first_value, first_code, explained = _N_OWN + _N_TIME, n_own_codes + 1, causes[i, INTRUDER]
         for c in range(n_counterparties):
             own_records, tracked = records.counterparties[c], layout.tracked[c]

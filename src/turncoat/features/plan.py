@@ -310,6 +310,10 @@ class FeaturePlan:
         owner = s.customer, s.customer_age
         columns: tuple[Any, ...] = s.amount, s.continuous, s.categorical, s.tracked
         columns += (s.counterparties,)
+        if s.converts_money:
+            columns += (s.minor_units, s.currency, s.money, s.rates)
+        if s.has_local_time:
+            columns += (s.time_zone, s.time_zone_column)
         if self.chains is not None:
             columns += self.all_chains.layout
         return zlib.crc32(repr((layout, (*owner, *columns))).encode())

@@ -143,6 +143,14 @@ class FeatureDescriber:
         """Where each categorical feature is in a row."""
         return {name: place for place, name in enumerate(self.plan.categorical)}
 
+    @property
+    def _clock_name(self) -> str:
+        """What follows an hour: the zone of the clock, if there is one."""
+        schema = self.plan.schema
+        if schema.time_zone_column is not None:
+            return " local time"
+        return "" if schema.time_zone is None else f" {schema.time_zone}"
+
     def is_raw_number(self, column: int) -> bool:
         """Whether a column of the panel, continuous ones first, is a number of the file."""
         names = self.plan.continuous
@@ -191,11 +199,14 @@ class FeatureDescriber:
         """The text for a group of engineered features."""
         number = partial(self._number, row)
         if source == AMOUNT:
-            return _describe_amount(number(str(self.plan.schema.amount)), number("amount_to_mean"))
+            schema = self.plan.schema
+            base = None if schema.rates is None else schema.rates.base
+            return _describe_amount(number(str(schema.amount)), number("amount_to_mean"), base)
         if source == PACE:
             return _describe_pace(number("since_last"), number("count_day"))
         if source == HOUR:
-            return _describe_hour(number("hour_cos"), number("hour_sin"), number("hour_habit"))
+            hour = number("hour_cos"), number("hour_sin"), number("hour_habit")
+            return _describe_hour(*hour, self._clock_name)
         if source == WEEKDAY:
             day = self._code(row, "weekday")
             name = _WEEKDAYS[day] if self.has_dates else f"day {day + 1} of the week"
@@ -258,8 +269,9 @@ def _exp(value: float) -> float:
     return math.exp(min(value, _MAX_EXPONENT)) if not math.isnan(value) else math.nan
 
 
-def _describe_amount(amount: float, log_ratio: float) -> str:
+def _describe_amount(amount: float, log_ratio: float, currency: str | None) -> str:
     text = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
+    text += f" {currency}" if currency and not math.isnan(amount) else ""
     usual = f", {_exp(log_ratio):.2g}x this customer's usual"
     return text if math.isnan(log_ratio) else text + usual
 
@@ -278,11 +290,11 @@ def _describe_pace(since_last: float, count_day: float) -> str:
     return f"{text}, about {math.expm1(min(max(count_day, 0.0), 30.0)):.1f} in the last day"
 
 
-def _describe_hour(cos: float, sin: float, habit: float) -> str:
+def _describe_hour(cos: float, sin: float, habit: float, clock: str) -> str:
     if math.isnan(cos) or math.isnan(sin):
         return "hour"
     minutes = round(math.atan2(sin, cos) / (2 * math.pi) * 1440) % 1440
-    return f"at {minutes // 60:02d}:{minutes % 60:02d}" + _describe_habit(habit)
+    return f"at {minutes // 60:02d}:{minutes % 60:02d}{clock}" + _describe_habit(habit)
 
 
 def _describe_habit(agreement: float) -> str:

@@ -85,9 +85,9 @@ async def score(request: Request) -> Response:
 
 async def label(request: Request) -> Response:
     """Report a label."""
-    body = decode_label(request.scope["body"])
     service: Service = request.app.state.service
-    return _json(await service.label(str(body.customer), str(body.id), int(body.label)))
+    schema = service.registry.current.decoder.plan.schema
+    return _json(await service.label(*decode_label(request.scope["body"], schema)))
 
 
 async def customer(request: Request) -> Response:

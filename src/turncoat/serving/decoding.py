@@ -12,13 +12,15 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from turncoat.data.json_rows import MAX_KEY_CHARS, Integer, Key, RowDecoder
-from turncoat.data.parsing import TransactionRow
-from turncoat.data.schema import TIME_UNITS, Schema
+from turncoat.data.money import invert_row
+from turncoat.data.parsing import TransactionRow, parse_label
+from turncoat.data.schema import FRAUD, GENUINE, TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring import Detector
 from turncoat.serving.records import counterparty_key, customer_key
@@ -103,25 +105,35 @@ class InvalidJsonError(DataError):
     """A body that is not JSON."""
 
 
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
+
+
 class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The body of a label request."""
 
     id: Key | Integer
     customer: Key | Integer  # as in the score's response
-    label: Literal[0, 1]  # 1 for fraud, 0 for genuine
+    label: Literal[0, 1] | _Word  # 1 for fraud, 0 for genuine, or a word of the label column
 
 
 _label_decoder = msgspec.json.Decoder(LabelRequest)
 _LABEL_HINTS = {"unknown field": f"The fields are {', '.join(LabelRequest.__struct_fields__)}"}
-_LABEL_RULES = {"label": "`label` must be 1 for fraud or 0 for genuine"}
+_LABEL_RULE = "`label` must be 1 for fraud or 0 for genuine, or a word of the label column for them"
 
 
-def decode_label(body: bytes) -> LabelRequest:
-    """Return the label of a JSON object; a FieldError names the field that is wrong."""
+def decode_label(body: bytes, schema: Schema) -> tuple[str, str, int]:
+    """Return customer, id and label of a JSON object; a FieldError names the field that is wrong.
+
+    Words mean the same as in the label column of a file.
+    """
     try:
-        return _label_decoder.decode(body)
+        request = _label_decoder.decode(body)
     except _JSON_ERRORS as problem:
-        raise _explain(problem, _LABEL_HINTS, _LABEL_RULES) from None
+        raise _explain(problem, _LABEL_HINTS, {"label": _LABEL_RULE}) from None
+    label = parse_label(request.label, schema)
+    if label not in (FRAUD, GENUINE):
+        raise FieldError(f"{request.label!r}: {_LABEL_RULE}", "label")
+    return str(request.customer), str(request.id), label
 
 
 def _explain(problem: Exception, hints: Mapping[str, str], rules: Mapping[Any, str]) -> DataError:
@@ -248,9 +260,23 @@ class TransactionDecoder:
         if schema.customer_age is not None:
             example[schema.customer_age] = 100.0
         example = {**example, **self.plan.typical_values, **example}  # in this order
+        if schema.converts_money:
+            self._invert_money(example)
         for column in schema.counterparties:
             example.setdefault(column, "example")
         return example
+
+    def _invert_money(self, example: dict[str, Any]) -> None:
+        """Give amounts as a sender would: in minor units, in the common currency."""
+        schema = self.plan.schema
+        if schema.currency is not None and schema.rates is not None:
+            example[schema.currency] = schema.rates.base or schema.rates.currencies[0]
+        values = np.array([example.get(name, math.nan) for name in schema.continuous])
+        currency = None if schema.currency is None else example[schema.currency]
+        inverted = invert_row(schema, values, currency, self.times[1])
+        for place in {*schema.money_places, *schema.minor_unit_places}:
+            if not math.isnan(inverted[place]):
+                example[schema.continuous[place]] = float(f"{inverted[place]:.6g}")
 
 
 def _strip_white_space(body: bytes) -> bytes:

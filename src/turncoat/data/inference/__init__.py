@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from turncoat.data.csv_files import PLAIN, detect_number_format
 from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, read_as_time
 from turncoat.data.inference.roles import SAMPLE_ROWS, InferredSchema, RoleAssigner
 from turncoat.data.presets import load_preset
@@ -21,22 +22,63 @@ __all__ = ["InferredSchema", "infer_schema"]
 
 
 def infer_schema(origins: Any) -> InferredSchema:
-    """Infer the schema of a file or frame, or of two that share a key.
+    """Infer the schema of a file, a folder or a frame; of several files; or of two to be joined.
 
-    Uses the first 100,000 rows. Write the result with `write_schema` and check it.
+    Files with mostly the same columns are parts of one table. Two others must share a key. Uses the
+    first 100,000 rows. Write the result with `write_schema` and check it.
     """
     is_list = isinstance(origins, Sequence) and not isinstance(origins, str | os.PathLike)
-    sources = [open_source(origin) for origin in (origins if is_list else [origins])]
-    if not sources:
+    if is_list and not origins:
         raise ConfigError("no file given to infer a schema from. Give at least one")
-    notes: list[str] = []
-    first = sources[0]
-    if len(sources) > 1 and all(set(s.columns) == set(first.columns) for s in sources):
-        same = f"{len(sources)} files have the same columns and look like parts of one table"
-        notes.append(f"{same}. The schema was inferred from {first.name} alone.")
-        sources = [first]
-    found = _match_preset(sources) or _infer_roles(sources)
-    return replace(found, warnings=(*notes, *found.warnings))
+    tables = [_open_table(origin) for origin in (origins if is_list else [origins])]
+    first = tables[0][0]
+    if len(tables) > 1 and all(_is_same_table(first, source) for source, _ in tables[1:]):
+        tables = [_open_table(origins)]
+        first = tables[0][0]
+    notes = [f"{difference}. Only common columns are used." for difference in first.differences]
+    found = _match_preset([source for source, _ in tables]) or _infer_roles(tables)
+    findings = tuple(_describe_files(source) for source, _ in tables if source.path is not None)
+    format = PLAIN if first.csv is None else first.csv.format
+    schema = replace(found.schema, csv=format)
+    if format.encoding == "windows-1252":
+        notes.append("The text is not UTF-8 and was read as Windows-1252. Check accented letters.")
+    return replace(found, schema=schema, findings=findings, warnings=(*notes, *found.warnings))
+
+
+def _is_same_table(first: Source, other: Source) -> bool:
+    """Whether two files have most of their columns in common."""
+    ours, theirs = set(first.columns), set(other.columns)
+    return 2 * len(ours & theirs) > len(ours | theirs)
+
+
+def _open_table(origin: Any) -> tuple[Source, pl.DataFrame]:
+    """A table, with the format of CSV files found in it, and its first rows."""
+    source = open_source(origin)
+    csv = source.csv
+    if csv is None:
+        return source, _read_sample(source)
+    if all(len(name) > 1 and name[0] == name[-1] == "'" for name in source.columns):
+        source = open_source(origin, replace(csv.format, quote="'"))
+    try:
+        sample = _read_sample(source)
+    except DataError:
+        if all(part.csv is None or part.csv.is_utf8() for part in source.parts):
+            raise
+        source = open_source(origin, replace(csv.format, encoding="windows-1252"))
+        sample = _read_sample(source)
+    format = detect_number_format(sample, csv.format)
+    if not format.has_plain_numbers and source.csv is not None:
+        own = source.csv.format
+        own = replace(own, decimal=format.decimal, thousands=format.thousands)
+        source = open_source(origin, own)
+    return source, sample
+
+
+def _describe_files(source: Source) -> str:
+    """The files of a table and how they are written."""
+    text = f"{source.name}: " + ("Parquet" if source.csv is None else f"CSV, {source.csv.format}")
+    others = {str(part.csv.format) for part in source.parts if part.csv is not None}
+    return f"{text} (in the first file)" if len(others) > 1 else text
 
 
 def _match_preset(sources: list[Source]) -> InferredSchema | None:
@@ -84,13 +126,13 @@ def _reduce_preset(schema: Schema, sources: list[Source]) -> InferredSchema:
     return InferredSchema(reduced, reasons, ignored, tuple(warnings))
 
 
-def _infer_roles(sources: list[Source]) -> InferredSchema:
-    if len(sources) > 2:
-        remedy = "Give one file, or two that share a key"
-        raise ConfigError(f"{len(sources)} files with different columns. {remedy}")
-    tables = [(source, _read_sample(source)) for source in sources]
-    if len(sources) == 1:
+def _infer_roles(tables: list[tuple[Source, pl.DataFrame]]) -> InferredSchema:
+    if len(tables) > 2:
+        remedy = "Give one file, several with the same columns, or two that share a key"
+        raise ConfigError(f"{len(tables)} files with different columns. {remedy}")
+    if len(tables) == 1:
         return RoleAssigner(tables).infer()
+    names = f"{tables[0][0].name} and {tables[1][0].name}"
     tables.sort(key=lambda table: not _has_time(*table))
     for (first, sample), (second, second_sample) in (tables, tables[::-1]):
         shared = [name for name in second.columns if name in first.columns]
@@ -99,16 +141,12 @@ def _infer_roles(sources: list[Source]) -> InferredSchema:
         if keys:
             key = min(keys, key=lambda column: column.match("id") is None)
             return RoleAssigner([(first, sample), (second, second_sample)], key.name).infer()
-    names = f"{sources[0].name} and {sources[1].name}"
     problem = f"{names} share no column that is unique in one of them, so rows cannot be matched"
     raise ConfigError(f"{problem}. Give one file, or join them first")
 
 
 def _read_sample(source: Source) -> pl.DataFrame:
-    try:
-        sample = source.frame.head(SAMPLE_ROWS).collect()
-    except (pl.exceptions.PolarsError, OSError) as problem:
-        raise source.explain(problem) from problem
+    sample = source.sample(SAMPLE_ROWS)
     if sample.height == 0:
         raise DataError(f"{source.name}: no rows. Check how the file was written")
     return sample

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -11,16 +12,20 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from turncoat.data.parsing import YEAR_FIRST, parse_dates
-from turncoat.data.schema import TIME_UNITS
-from turncoat.data.sources import NOT_A_NUMBER, Source
+from turncoat.data.csv_files import NOT_A_NUMBER, CsvFormat
+from turncoat.data.parsing import YEAR_FIRST, parse_dates, parse_labels
+from turncoat.data.schema import FRAUD, GENUINE, LABEL_WORDS, TIME_UNITS, UNKNOWN_LABEL
+from turncoat.data.sources import Source
 
 # Names by which columns are recognized; the file's entry `about` says what each table holds.
 KNOWN_NAMES = json.loads((files(__package__) / "column_names.json").read_text(encoding="utf-8"))
 WORDS = {kind: tuple(words.split()) for kind, words in KNOWN_NAMES["words"].items()}
 _KNOWN_WORDS = {word for words in WORDS.values() for word in words}
 _BINARY = {"0", "1", "0.0", "1.0", "true", "false"}
-UNKNOWN_LABELS = ("-1", "-1.0")
+_FRAUD_CODES = set(KNOWN_NAMES["fraud_codes"].split())
+_FRAUD_VALUE = re.compile("fraud|betrug|frode|bedr|scam|stolen|counterfeit", re.IGNORECASE)
+_NOT = re.compile(r"(?<![a-z])(no|not|non|kein|nicht|ingen|geen|pas|sin|never)", re.IGNORECASE)
+_MAX_LABEL_VALUES = 100
 
 TIME_OF_DAY = r"^\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$"
 _DATE = re.compile(r"(\d{1,2})([/.\- ])(\d{1,2}|[A-Za-z]{3,9})\2(\d{4}|\d{2})(.*)")
@@ -43,23 +48,23 @@ class SampledColumn:
     @classmethod
     def from_table(cls, source: Source, sample: pl.DataFrame) -> dict[str, SampledColumn]:
         """The columns of a table's sample, by name."""
-        is_text = source.csv is not None
-        return {values.name: cls._from_values(values, is_text) for values in sample}
+        format = None if source.csv is None else source.csv.format
+        return {values.name: cls._from_values(values, format) for values in sample}
 
     @classmethod
-    def _from_values(cls, values: pl.Series, is_text_file: bool) -> SampledColumn:
-        """Inspect a column; in a text file, numbers are parsed from text."""
+    def _from_values(cls, values: pl.Series, format: CsvFormat | None) -> SampledColumn:
+        """Inspect a column; in a CSV file, numbers are parsed from text."""
         kind = values.dtype
         if kind == pl.Categorical or isinstance(kind, pl.Enum):
             values = values.cast(pl.String)
         numbers = None
         if kind.is_numeric():
             numbers = values.cast(pl.Float64).fill_nan(None)
-        elif kind == pl.String and is_text_file:
+        elif kind == pl.String and format is not None:
             present = values.set(values == NOT_A_NUMBER, None)
-            parsed = present.cast(pl.Float64, strict=False)
+            parsed = _parse_texts(present, format)
             is_padded = present.str.contains(r"^0\d").any()  # "007" is a code
-            if not is_padded and parsed.null_count() == present.null_count() < len(values):
+            if not is_padded and parsed is not None and parsed.null_count() < len(values):
                 values, numbers = present, parsed.fill_nan(None)
         if kind.is_nested() or kind in (pl.Binary, pl.Object):
             return cls(values.name, values, numbers, 0)
@@ -67,17 +72,12 @@ class SampledColumn:
         known = numbers if numbers is not None and is_exact else values
         return cls(values.name, values, numbers, known.drop_nulls().n_unique())
 
-    def drop_unknown_labels(self) -> SampledColumn:
-        """The column with -1 as missing, as `read` takes a label."""
-        if self.n_distinct == 0:
-            return self
-        is_unknown = self.values.cast(pl.String).is_in(UNKNOWN_LABELS)
-        return self._from_values(self.values.set(is_unknown, None), self.numbers is not None)
-
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """Words of the name; equal for `customerID`, `customer-id` and `CUSTOMER_ID`."""
-        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
+        """Words of the name without accents; equal for `customerID` and `CUSTOMER-ID`."""
+        letters = unicodedata.normalize("NFKD", self.name.replace("ß", "ss"))
+        plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", plain)
         return tuple(word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word)
 
     def match(self, *kinds: str) -> str | None:
@@ -116,6 +116,13 @@ class SampledColumn:
         return set(self.values.drop_nulls().unique().cast(pl.String).str.to_lowercase()) <= _BINARY
 
     @property
+    def may_have_thousands(self) -> bool:
+        """Whether every point in the texts has three digits after it, as in 1.234."""
+        texts = self.values.drop_nulls().cast(pl.String)
+        pointed = texts.filter(texts.str.contains(".", literal=True))
+        return bool(pointed.len() > 0 and pointed.str.contains(r"^[+-]?[1-9]\d{0,2}\.\d{3}$").all())
+
+    @property
     def mean_chars(self) -> float:
         """Average length of the values as text."""
         return to_float(self.values.cast(pl.String).str.len_chars().mean())
@@ -125,21 +132,19 @@ class SampledColumn:
         """Whether every row has a different value."""
         return self.n_distinct == len(self.values)
 
-    @cached_property
-    def is_true(self) -> pl.Series:
-        """For a binary column: whether each row is 1 or true, null where missing."""
-        return self.values.cast(pl.String).str.to_lowercase().is_in(["1", "1.0", "true"])
-
-    @property
-    def true_share(self) -> float:
-        """Share of rows that are true, among those with a value."""
-        return to_float(self.is_true.mean())
-
     @property
     def is_time_of_day(self) -> bool:
         """Whether the values are times such as 23:59."""
         texts = self.values.drop_nulls()
         return self.values.dtype == pl.String and bool(texts.str.contains(TIME_OF_DAY).all())
+
+
+def _parse_texts(texts: pl.Series, format: CsvFormat) -> pl.Series | None:
+    """Texts as `read` takes them as numbers; None if some are not."""
+    if not format.has_plain_numbers:
+        return format.parse_numbers(texts)
+    parsed = texts.cast(pl.Float64, strict=False)
+    return parsed if parsed.null_count() == texts.null_count() else None
 
 
 def _matches(word: str, own: str) -> bool:
@@ -151,6 +156,90 @@ def _matches(word: str, own: str) -> bool:
 def to_float(value: Any) -> float:
     """A polars aggregate as a float; 0 for an empty column."""
     return 0.0 if value is None else float(value)
+
+
+class LabelReading(NamedTuple):
+    """One way to read a column as labels."""
+
+    column: SampledColumn
+    codes: pl.Series  # 1, 0 or -1, in file order
+    reason: str
+    fraud_labels: tuple[str, ...] = ()
+    genuine_labels: tuple[str, ...] = ()
+    warning: str | None = None
+
+    @property
+    def words(self) -> dict[str, int]:
+        """The label of every known value in lower case."""
+        own = ((FRAUD, self.fraud_labels), (GENUINE, self.genuine_labels))
+        return LABEL_WORDS | {value.lower(): code for code, some in own for value in some}
+
+    @property
+    def is_fraud(self) -> pl.Series:
+        """Whether each row is known to be fraud."""
+        return self.codes == FRAUD
+
+    @property
+    def n_known(self) -> int:
+        """Rows with a known label."""
+        return int((self.codes >= 0).sum())
+
+    @property
+    def fraud_share(self) -> float:
+        """Share of frauds among the known labels."""
+        return to_float(self.is_fraud.sum()) / max(self.n_known, 1)
+
+    @property
+    def has_both(self) -> bool:
+        """Whether a fraud and a genuine transaction are known."""
+        return 0 < self.fraud_share < 1
+
+
+def read_as_label(column: SampledColumn) -> LabelReading | None:
+    """The best way to read a column as labels, if there is one."""
+    codes = parse_labels(column.values, LABEL_WORDS)
+    if codes is None or column.n_distinct == 0:
+        return None
+    if codes.null_count() == 0:
+        values = column.values.cast(pl.String).drop_nulls().unique().sort()[:4]
+        return LabelReading(column, codes, " and ".join(values))
+    if column.n_distinct > _MAX_LABEL_VALUES:
+        return None
+    texts = column.values.cast(pl.String).str.strip_chars().fill_null("")
+    is_empty = texts == ""
+    counts = texts.filter(~is_empty).value_counts(sort=True)
+    fraud, genuine, rule = _divide_labels(counts, 2 * int(is_empty.sum()) > len(texts))
+    if not fraud or not genuine:
+        return None
+    shown = f"{', '.join(map(repr, fraud))} was taken as fraud {rule}"
+    reading = LabelReading(column, codes, f"words, {rule}", fraud, genuine)
+    codes = parse_labels(texts, reading.words)
+    empty = " Empty cells count as genuine." if "" in genuine else ""
+    warning = f"{shown}, the rest as genuine.{empty} Check `fraud_labels` and `genuine_labels`."
+    return reading._replace(codes=reading.codes if codes is None else codes, warning=warning)
+
+
+def _divide_labels(
+    counts: pl.DataFrame, is_mostly_empty: bool
+) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Values of a label that mean fraud and genuine, and why; none if there is no way to tell."""
+    values, empty = counts.to_series(0).to_list(), ("",) if is_mostly_empty else ()
+    unknown = [value for value in values if LABEL_WORDS.get(value.lower()) == UNKNOWN_LABEL]
+    values = [value for value in values if value not in unknown]
+    codes = [value for value in values if value.upper() in _FRAUD_CODES]
+    named = [value for value in values if _FRAUD_VALUE.search(value) and not _NOT.search(value)]
+    for fraud, rule in (
+        (codes, "because it is a card network's code for fraud"),
+        (named, "because of its name"),
+    ):
+        if fraud:
+            genuine = tuple(value for value in values if value not in fraud)
+            return tuple(fraud), (*genuine, *empty), rule
+    if len(values) == 1 and empty:
+        return tuple(values), empty, "because it marks few rows"
+    if len(values) == 2 and not empty and counts["count"][-1] <= 0.2 * counts["count"][0]:
+        return (values[1],), (values[0],), "because it is rare"
+    return (), (), ""
 
 
 class TimeReading(NamedTuple):
