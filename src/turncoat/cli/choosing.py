@@ -15,6 +15,7 @@ from rich.markup import escape
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.scoring import History, list_warnings, read_with_history
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -89,30 +90,30 @@ def fit_champion(
 
 def evaluate(
     model: Model,
-    data: Annotated[Path, Argument(help="A labelled file, with the customers' history before.")],
+    data: Annotated[Path, Argument(help="A labelled file.")],
+    history: History = None,
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a detector on a labelled file.
 
-    Figures are of filtered scores, with 90 % intervals by customer. Rows without a label, and rows
-    before `--from`, are history only.
+    Figures are of filtered scores, with 90 % intervals by customer. Rows without a label, rows
+    before `--from` and rows of `--history` files are history only.
 
     Examples:
-    `turncoat evaluate detector/ july.csv`
+    `turncoat evaluate detector/ july.csv --history june.csv`
     `turncoat evaluate detector/ payments.csv --from 2024-07-01 --json`
     """
     import numpy as np
 
     from turncoat import load
-    from turncoat.data import read
     from turncoat.evaluation.verdict import evaluate_detector
 
     detector = load(model)
     with Console(stderr=True).status(escape(f"evaluating on {data}")):
-        transactions = read(data, detector.features_.plan.schema)
+        transactions, rows = read_with_history(detector, data, history, needs_labels=True)
         start = _parse_time(since, transactions) if since else -math.inf
-        rows = np.flatnonzero(transactions.times >= start)
+        rows = rows[transactions.times[rows] >= start]
         if len(rows) == 0:
             raise DataError(f"{data}: no transaction is at or after --from {since}")
         figures = evaluate_detector(detector, transactions, rows)
@@ -124,8 +125,12 @@ def evaluate(
         share = f"{seen:,} of the {len(times):,} labelled transactions are not later"
         note = f"{share} than the detector's calibration data; it may have been fitted on them"
         note += ". Use --from for later ones" if seen < len(times) else ""
+    keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
+    scored = keys[rows], transactions.times[rows], transactions.n_seen[rows]
+    warnings = list_warnings(detector, str(data), scored, "Give them with --history")
     if as_json:
-        echo(json.dumps({**asdict(figures), "verdict": figures.verdict, "note": note}))
+        about = {"verdict": figures.verdict, "note": note, "warnings": warnings}
+        echo(json.dumps({**asdict(figures), **about}))
         return
     if note:
         echo(f"Please note: {note}.")

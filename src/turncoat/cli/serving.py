@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,21 +15,19 @@ from rich.progress import Progress
 from typer import Argument, Context, Exit, Option, confirm, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.stores import STORE_KINDS, Pseudonymise, load_pseudonyms, open_store
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
     from turncoat import Detector
     from turncoat.data.transactions import Transactions
     from turncoat.serving.decoding import Pseudonymiser
-    from turncoat.serving.stores.protocol import Store
 
 DAY = 86400.0
 
 LatePolicy = Literal["keep", "apply", "refuse"]
 LogFormat = Literal["text", "json"]
-_STORE_KINDS = "`sqlite:///FILE` or `redis://HOST:PORT/DB`"
-_STORE_HELP = f"{_STORE_KINDS}; by default the SQLite file MODEL-beliefs.sqlite."
-_PSEUDONYM_HELP = "Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY."
+_STORE_HELP = f"{STORE_KINDS}; by default the SQLite file MODEL-beliefs.sqlite."
 _LATE_HELP = "Transaction older than the belief: score only, also update, or refuse."
 _LABELS_HELP = "Frauds will be reported to /v1/labels; the unreported count as genuine."
 _UPDATE_HELP = "Condition the belief on the label of a customer's latest transaction."
@@ -55,7 +51,6 @@ _AGE_HELP = (
     "Age at which the unreported count as genuine, not before. Default: label delay and maturity."
 )
 StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
-Pseudonymise = Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)]
 
 
 def serve(
@@ -128,7 +123,7 @@ def replay(
     from turncoat.data import read_for_scoring
     from turncoat.serving.settings import default_store_url
 
-    pseudonyms = _load_pseudonyms(pseudonymise)
+    pseudonyms = load_pseudonyms(pseudonymise)
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.plan.schema)
     url = store or default_store_url(model)
@@ -159,7 +154,7 @@ async def _replay(
     from turncoat.serving.responses import ScoredResponse
     from turncoat.serving.updater import BeliefUpdater, UpdatePolicy
 
-    async with _open_store(url, create=True) as store:
+    async with open_store(url, create=True) as store:
         updater = BeliefUpdater(store, UpdatePolicy(logs=log, n_reasons=0))
         counts: dict[str, Any] = {"scored": 0, "duplicates": 0, "late": 0, "refused": 0}
         counts |= {"done_before": 0, "first_refusal": None}
@@ -252,13 +247,13 @@ def recalibrate(
 async def _collect_labels(detector: Detector, url: str, delay_s: float, unreported: bool) -> Any:
     from turncoat.serving.maintenance import collect_labeled_scores
 
-    async with _open_store(url) as store:
+    async with open_store(url) as store:
         return await collect_labeled_scores(store, detector, time.time(), delay_s, unreported)
 
 
 def erase(
     names: Annotated[list[str], Argument(metavar="NAME", help="Customers, as in responses.")],
-    store: Annotated[str, Option(help=f"Store of the service: {_STORE_KINDS}.")],
+    store: Annotated[str, Option(help=f"Store of the service: {STORE_KINDS}.")],
     pseudonymise: Pseudonymise = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -271,7 +266,7 @@ def erase(
     `turncoat erase c17 --store sqlite:///detector-beliefs.sqlite`
     `turncoat erase c17 c18 --store redis://127.0.0.1:6379/0 --pseudonymise --yes`
     """
-    pseudonyms = _load_pseudonyms(pseudonymise)
+    pseudonyms = load_pseudonyms(pseudonymise)
     rename = str if pseudonyms is None else pseudonyms.pseudonymise
     stored_names = {name: rename(name) for name in names}
     listed = ", ".join(stored_names)
@@ -289,7 +284,7 @@ async def _erase(stored_names: dict[str, str], url: str) -> int:
     from turncoat.serving.maintenance import erase_customer
 
     n_found = 0
-    async with _open_store(url) as store:
+    async with open_store(url) as store:
         for name, stored_name in stored_names.items():
             had_record, n_entries = await erase_customer(store, stored_name)
             n_found += had_record or n_entries > 0
@@ -298,23 +293,6 @@ async def _erase(stored_names: dict[str, str], url: str) -> int:
             erased = f"{record} and {n_entries:,} log {entries} erased"
             echo(f"{name}: {erased if had_record or n_entries else 'nothing was stored'}")
     return n_found
-
-
-@asynccontextmanager
-async def _open_store(url: str, create: bool = False) -> AsyncIterator[Store]:
-    from turncoat.serving.stores import open_store
-
-    store = open_store(url, create=create)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def _load_pseudonyms(pseudonymise: bool) -> Pseudonymiser | None:
-    from turncoat.serving.decoding import Pseudonymiser
-
-    return Pseudonymiser() if pseudonymise else None
 
 
 def new_key(

@@ -35,6 +35,7 @@ from turncoat.scoring.chain_fitting import (
 )
 from turncoat.scoring.hybrid import check_trees, fit_trees
 from turncoat.scoring.inference import Labels, PanelInference
+from turncoat.scoring.known_customers import KnownCustomers
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
 from turncoat.scoring.path import BeliefPath, compute_path_columns
 from turncoat.scoring.rankers import (
@@ -80,8 +81,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     """Scores transactions with a hidden Markov model.
 
     Scores are filtered (no row sees the future) and corrected (a probability of fraud, not regime
-    membership) unless `mode` and `kind` ask otherwise. After `fit`: `features_`, `model_` and
-    `calibration_`. `live` scores transactions as they arrive.
+    membership) unless `mode` and `kind` ask otherwise. After `fit`: `features_`, `model_`,
+    `calibration_` and `known_customers_`. `live` scores transactions as they arrive.
 
     `supervision="anchored"` holds labelled fit rows to the states of their class: the last
     `n_fraud_states` are fraud's, and a share `label_noise` of the labels may be wrong.
@@ -139,6 +140,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self._check_labels(transactions, split)
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
+        self.known_customers_ = KnownCustomers.sample(transactions)
         if self.kind in CHAIN_KINDS:
             with_trees, seed = self.kind in TREE_KINDS, self._chain.model.random_state
             causes = causes or learn_causes(self.features_, transactions, split, seed, with_trees)
@@ -209,8 +211,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         kind: str = "corrected",
         known_labels: ArrayLike | None = None,
         reasons: str = "none",
+        rows: ArrayLike | None = None,
     ) -> Scores:
-        """Scores of all transactions.
+        """Scores of all transactions, or only of `rows` with the others as their history.
 
         `known_labels` (0, 1, or -1 for unknown), each learnt before the customer's next
         transaction, condition later beliefs; no row's score depends on its own label. `reasons`
@@ -222,18 +225,23 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if reasons != "none" and mode != FILTERED:
             problem = f"reasons are those of filtered scores; mode is {mode!r}"
             raise ConfigError(f"{problem}. Use mode {FILTERED!r}, or no reasons")
-        panel = self.features_.transform(transactions)
-        ranker_scores = self._rank(transactions, panel, known_labels)
-        scores = self.score_panel(panel, mode, kind, ranker_scores, known_labels)
+        chosen = np.arange(transactions.n_rows) if rows is None else transactions.row_indices(rows)
+        own = _select_customers(transactions, chosen)
+        data, places = transactions.take(own), np.searchsorted(own, chosen)
+        if known_labels is not None and len(own) < transactions.n_rows:
+            known_labels = np.asarray(known_labels)[own]
+        panel = self.features_.transform(transactions, rows=own)
+        ranker_scores = self._rank(data, panel, known_labels)
+        scores = self.score_panel(panel, mode, kind, ranker_scores, known_labels).take(places)
         if reasons == "none":
             return scores
         path = self._inference.filter_path(panel, known_labels)
-        found: list[Reasons] = [()] * panel.n_rows
-        rows = np.flatnonzero(scores.probability >= min_probability)
-        for start in range(0, len(rows), _REASONS_ROWS):
-            some = rows[start : start + _REASONS_ROWS]
-            steps = _select_steps(panel, path, some, scores.n_seen[some], ranker_scores)
-            steps = _name_counterparties(steps, transactions.take(some))
+        found: list[Reasons] = [()] * len(scores.ids)
+        shown = np.flatnonzero(scores.probability >= min_probability)
+        for start in range(0, len(shown), _REASONS_ROWS):
+            some = shown[start : start + _REASONS_ROWS]
+            steps = _select_steps(panel, path, places[some], scores.n_seen[some], ranker_scores)
+            steps = _name_counterparties(steps, data.take(places[some]))
             for row, score in zip(some, self.live.score_steps(steps), strict=True):
                 found[row] = score.reasons
         return replace(scores, reasons=found)
@@ -368,7 +376,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def save(self, folder: Folder) -> None:
         """Write the detector into a folder, atomically; `turncoat.load` reads it."""
-        save_bundle(folder, Bundle(self._settings, *self._parts))
+        save_bundle(folder, Bundle(self._settings, *self._parts, self.known_customers_))
 
     def describe(self) -> str:
         """The regimes as a table, with what to know about the scores."""
@@ -511,7 +519,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def _replace_calibration(self, calibration: Calibration) -> Detector:
         other: Detector = clone(self)
         other.features_, other.model_ = self.features_, self.model_
-        other.calibration_ = calibration
+        other.calibration_, other.known_customers_ = calibration, self.known_customers_
         return other
 
 
@@ -524,7 +532,7 @@ def load(folder: Folder, calibration: int | None = None) -> Detector:
         if detector.anchoring is not None:
             detector.anchoring.allowed_states(bundle.calibration.n_states)
     detector.features_, detector.model_ = bundle.features, bundle.model
-    detector.calibration_ = bundle.calibration
+    detector.calibration_, detector.known_customers_ = bundle.calibration, bundle.known_customers
     return detector
 
 
@@ -549,6 +557,13 @@ def _check_calibration_part(data: Transactions, split: Split, purpose: str) -> N
         missing = f"calibration part, needed for {purpose}. Make one"
         raise ConfigError(f"the split {split.name!r} has no {missing}")
     data.take(split.calibration).require_labels(purpose, "calibration")
+
+
+def _select_customers(data: Transactions, rows: Array) -> Array:
+    """All rows of the customers of some rows."""
+    is_chosen = np.zeros(len(data.customers), bool)
+    is_chosen[data.customer_codes[rows]] = True
+    return np.flatnonzero(is_chosen[data.customer_codes])
 
 
 def _select_steps(

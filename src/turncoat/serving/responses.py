@@ -133,6 +133,14 @@ encode_json = msgspec.json.Encoder().encode
 _decode_scored = msgspec.json.Decoder(ScoredTransaction).decode
 
 
+def decode_score(body: bytes) -> ScoredTransaction | DuplicateResponse:
+    """Return the response that was sent as these bytes."""
+    try:
+        return _decode_scored(body)
+    except msgspec.ValidationError:  # most fields are missing
+        return msgspec.json.decode(body, type=DuplicateResponse)
+
+
 def mark_duplicate(body: bytes) -> ScoredResponse:
     """Return an earlier response, marked as a duplicate."""
     first = _decode_scored(body)

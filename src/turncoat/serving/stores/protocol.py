@@ -62,8 +62,8 @@ class EntryFilters(TypedDict, total=False):
     belief_updated: bool  # True: only the entries that changed beliefs
 
 
-class Store(Protocol):
-    """Records and their log. Every method raises StoreError if the store cannot do its work."""
+class RecordStore(Protocol):
+    """Records and the histories of parties: all that scoring needs of a store."""
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """Return the records that exist, by key, as of one instant."""
@@ -80,6 +80,10 @@ class Store(Protocol):
         self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest write first."""
+
+
+class Store(RecordStore, Protocol):
+    """Records and their log. Every method raises StoreError if the store cannot do its work."""
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries in the order they were written, starting after a cursor."""

@@ -101,7 +101,7 @@ class SQLiteStore:
             with suppress(FileExistsError):  # private, as the -wal and -shm files then are too
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         elif not os.path.exists(self._path):
-            remedy = "Check the path, or pass --create-store to create an empty store"
+            remedy = "Check the path. `turncoat replay` and `serve --create-store` create one"
             raise StoreError(f"there is no store {self._path}. {remedy}")
         return sqlite3.connect(
             uri, _BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
