@@ -14,9 +14,10 @@ from rich.console import Console
 from turncoat import __version__
 from turncoat.cli.choosing import evaluate
 from turncoat.cli.comparing import compare, demo, report
+from turncoat.cli.explaining import explain
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
-from turncoat.cli.scoring import explain, score
+from turncoat.cli.scoring import score
 from turncoat.cli.serving import erase, new_key, recalibrate, replay, serve
 from turncoat.cli.simulating import simulate
 from turncoat.errors import TurncoatError

@@ -1,4 +1,4 @@
-"""`turncoat score` and `turncoat explain`: apply a saved detector to a file."""
+"""`turncoat score`: apply a saved detector to a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option, echo
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
     from turncoat import Detector
     from turncoat.arrays import Array
     from turncoat.data.transactions import Transactions
-    from turncoat.scoring.reasons import Reason
     from turncoat.serving.decoding import Pseudonymiser
 
-_MAX_REASONS = 6
 _DATA_HELP = "A file or folder of the same schema; labels optional."
 _HISTORY_HELP = "Earlier transactions of the same schema, labels optional; may be repeated."
 _STORE_HELP = f"Beliefs of the service, {STORE_KINDS}, instead of a history."
@@ -36,7 +33,6 @@ _MODE_HELP = "`filtered` uses the past only; `smoothed` looks ahead, for analysi
 _KIND_HELP = "`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
 _REASONS_HELP = "Add reasons to `all` transactions, or `above:P` to those with P(fraud) >= P."
 _RUN_HELP = "Id of this run in the output. Default: a digest of model, options and input."
-_PATH_HELP = "Open `this customer's path`: show the regimes' own reasons beside the trees'."
 _MAX_FUTURE_S = 86400.0  # of a transaction that changes the store, ahead of the clock
 History = Annotated[list[Path] | None, Option("--history", help=_HISTORY_HELP)]
 
@@ -193,67 +189,3 @@ async def _score_with_store(
                     counts["duplicates" if response.duplicate else "scored"] += 1
                     counts["late"] += response.late
     return tabulate_responses(transactions, bodies, kind), counts
-
-
-def explain(
-    model: Model,
-    data: Annotated[Path, Argument(help="A file or folder with the same schema.")],
-    customer: Annotated[str, Option(help="Key of the customer.")],
-    transaction: Annotated[str | None, Option(help="Id of one, to show all its reasons.")] = None,
-    last: Annotated[int, Option(min=0, help="How many of the latest to show; 0 shows all.")] = 20,
-    opens_path: Annotated[bool, Option("--path", help=_PATH_HELP)] = False,
-    as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
-) -> None:
-    """Show the path of a customer through the regimes. Each score comes with its reasons.
-
-    Examples:
-    `turncoat explain detector/ payments.csv --customer 10042`
-    `turncoat explain detector/ payments.csv --customer 10042 --transaction P000017 --json`
-    `turncoat explain hybrid/ payments.csv --customer 10042 --transaction P000017 --path`
-    """
-    from turncoat import load
-    from turncoat.data import read_for_scoring
-
-    detector = load(model)
-    transactions = read_for_scoring(data, detector.features_.plan.schema)
-    limit = last if last and transaction is None and not as_json else None
-    path = detector.explain(transactions, customer, transaction, limit, opens_path)
-    if as_json:
-        found = [{"id": str(name), **item._asdict()} for name, item in path]
-        echo(msgspec.json.encode(found).decode())
-        return
-    console = Console(soft_wrap=True, highlight=False)
-    up_to = "up to transaction" if transaction else "transactions:"
-    title = f"Customer {customer}, {up_to} {path[-1][1].n_seen}. Filtered scores."
-    console.print(title, markup=False)
-    has_trees = hasattr(detector.calibration_.ranker, "explain")
-    what = "trees, before calibration" if has_trees else "the fraud regime against the next best"
-    rule = f"Reasons add to the log odds of {what}."
-    if detector.kind == "chains":
-        has_shares = any(reason.share is not None for reason in path[-1][1].reasons)
-        rule = (
-            f"Reasons are the causes of fraud, with their {'shares' if has_shares else 'log odds'}."
-        )
-    console.print(rule)
-    for name, item in path:
-        low, high = item.interval
-        is_fraud = " (fraud)" if item.regime == detector.regimes.fraud_state else ""
-        probability = f"P(fraud) {item.probability:.1%} ({low:.1%} to {high:.1%})"
-        regime = f"regime {item.regime}{is_fraud}, belief {max(item.belief):.0%}"
-        console.print(f"\n{name}  {probability}  {regime}", style="bold", markup=False)
-        n_shown = _MAX_REASONS if transaction is None else None
-        for reason in item.reasons[:n_shown]:
-            console.print(f"  {_show_strength(reason)}  {reason.text}", markup=False)
-        if item.path_reasons:
-            whose = "the path's own reasons, for the fraud regime against the next best:"
-            whose = "the causes of fraud behind it:" if detector.kind == "chains+trees" else whose
-            console.print(f"  {whose}")
-        for reason in item.path_reasons[:n_shown]:
-            console.print(f"    {_show_strength(reason)}  {reason.text}", markup=False)
-
-
-def _show_strength(reason: Reason) -> str:
-    """The share of a cause, or the log odds of any other reason."""
-    if reason.share is not None:
-        return f"{reason.share:>8.0%}"
-    return f"{reason.log_odds:>+8.1f}"

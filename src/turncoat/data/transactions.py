@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn
+from turncoat.data.parsing import TransactionRow
 from turncoat.data.schema import Schema
 from turncoat.errors import DataError
 
@@ -123,6 +124,18 @@ class Transactions:
             return numbers
         columns = ", ".join(self.schema.columns[:20])
         raise DataError(f"{self.source}: column {name!r} was not read; the schema has {columns}...")
+
+    def list_rows(self) -> list[TransactionRow]:
+        """Every transaction as a live row."""
+        schema = self.schema
+        numbers = np.array([self.column(name) for name in schema.continuous], dtype=np.float64)
+        numbers = numbers.reshape(len(schema.continuous), self.n_rows).T
+        texts = [
+            zip(*(self.column(name) for name in names), strict=True) if names else None
+            for names in (schema.categorical, schema.tracked, schema.counterparties)
+        ]
+        columns = [[()] * self.n_rows if values is None else values for values in texts]
+        return list(map(TransactionRow, self.times.tolist(), numbers, *columns))
 
     def __repr__(self) -> str:
         """One line for people."""

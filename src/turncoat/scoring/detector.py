@@ -15,7 +15,7 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.data.splits import Split, split_by_customer
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.errors import ConfigError, NotFittedError
 from turncoat.features import NEVER, UNKNOWN, Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel, select_fit_rows
 from turncoat.models.base import HiddenMarkovModel
@@ -33,6 +33,7 @@ from turncoat.scoring.chain_fitting import (
     combine_held_out,
     learn_causes,
 )
+from turncoat.scoring.explanations import Explainer, Explanation, find_rows
 from turncoat.scoring.hybrid import check_trees, fit_trees
 from turncoat.scoring.inference import Labels, PanelInference
 from turncoat.scoring.known_customers import KnownCustomers
@@ -240,8 +241,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         shown = np.flatnonzero(scores.probability >= min_probability)
         for start in range(0, len(shown), _REASONS_ROWS):
             some = shown[start : start + _REASONS_ROWS]
-            steps = _select_steps(panel, path, places[some], scores.n_seen[some], ranker_scores)
-            steps = _name_counterparties(steps, data.take(places[some]))
+            steps = _select_steps(data, panel, path, places[some], ranker_scores)
             for row, score in zip(some, self.live.score_steps(steps), strict=True):
                 found[row] = score.reasons
         return replace(scores, reasons=found)
@@ -304,25 +304,32 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
         Trees give the path one reason. `opens_path` adds the regimes' own: `Score.path_reasons`.
         """
+        wanted = None if transaction is None else str(transaction)
+        rows = find_rows(transactions, str(customer), wanted)
+        rows = rows if last is None else rows[max(len(rows) - last, 0) :]
+        explained = self.explain_rows(transactions, rows, opens_path)
+        return [(id, one.score) for id, one in zip(transactions.ids[rows], explained, strict=True)]
+
+    def explain_rows(
+        self, transactions: Transactions, rows: ArrayLike, opens_path: bool = False
+    ) -> list[Explanation]:
+        """Some transactions, in their order, with filtered scores and all reasons."""
         self._check_fitted()
-        keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
-        own = np.flatnonzero(keys == str(customer))
-        source = transactions.source
-        if len(own) == 0:
-            first = f"The first customers are {', '.join(map(str, transactions.keys[:5]))}"
-            raise DataError(f"{source}: no customer {customer!r}. {first}")
-        if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
-            raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
+        chosen = transactions.row_indices(rows)
+        own = _select_customers(transactions, chosen)
+        data, places = transactions.take(own), np.searchsorted(own, chosen)
         panel = self.features_.transform(transactions, rows=own)
-        ranker_scores = self._rank(transactions.take(own), panel)
-        ids, path = transactions.ids[own], self._inference.filter_path(panel)
-        rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
-        if transaction is not None:
-            rows = rows[ids[rows].astype(str) == str(transaction)]
-        steps = _select_steps(panel, path, rows, rows + 1, ranker_scores)
-        steps = _name_counterparties(steps, transactions.take(own[rows]))
+        ranker_scores = self._rank(data, panel)
+        path = self._inference.filter_path(panel)
+        steps = _select_steps(data, panel, path, places, ranker_scores)
         scores = self.live.score_steps(steps, n_reasons=None, opens_path=opens_path)
-        return list(zip(ids[rows], scores, strict=True))
+        part = transactions.take(chosen)
+        keys = np.repeat(part.keys, np.diff(part.offsets)).tolist()
+        labels: list[int | None] = [None] * len(chosen)
+        if part.labels is not None:
+            labels = [None if label < 0 else label for label in part.labels.tolist()]
+        explain = Explainer(self.live.values, self.live.clock).explain
+        return list(map(explain, map(str, part.ids), keys, labels, steps.rows, scores))
 
     def add_ranker(
         self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
@@ -567,23 +574,13 @@ def _select_customers(data: Transactions, rows: Array) -> Array:
 
 
 def _select_steps(
-    panel: Panel, path: BeliefPath, rows: Array, n_seen: Array, ranker_scores: Array | None
+    data: Transactions, panel: Panel, path: BeliefPath, rows: Array, ranker_scores: Array | None
 ) -> FilterSteps:
-    """Rows of a panel as live scoring would have advanced by them."""
+    """Rows of a panel of these transactions as live scoring would have advanced by them."""
     cells = panel.continuous[rows], panel.categorical[rows]
     before, has_before, after, gaps_s = path.take(rows)
     beliefs = before, has_before, after
     ranks = None if ranker_scores is None else ranker_scores[rows]
     causes = None if panel.causes is None else panel.causes[rows]
-    return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks, causes, gaps_s=gaps_s)
-
-
-def _name_counterparties(steps: FilterSteps, rows: Transactions) -> FilterSteps:
-    """The steps with what reasons of causes say about these transactions."""
-    columns = []
-    for column in rows.schema.counterparties:
-        coded = rows.categories[column]
-        values = (*coded.values, None)  # the last has code -1
-        columns.append([values[code] for code in coded.codes[rows.file_rows].tolist()])
-    names = list(zip(*columns, strict=True)) if columns else [()] * rows.n_rows
-    return steps._replace(times=rows.times, counterparties=names)
+    n_seen, given = data.n_seen[rows].tolist(), data.take(rows).list_rows()
+    return FilterSteps([], *cells, *beliefs, n_seen, ranks, causes, given, gaps_s)
