@@ -20,11 +20,12 @@ from turncoat.cli.initialising import init
 from turncoat.cli.scoring import score
 from turncoat.cli.serving import erase, new_key, recalibrate, replay, serve
 from turncoat.cli.simulating import simulate
+from turncoat.cli.store_log import export_log, labels
 from turncoat.errors import TurncoatError
 
 COMMANDS = (
     *(simulate, init, fit, score, explain, evaluate),
-    *(serve, replay, recalibrate, erase, new_key),
+    *(serve, replay, labels, recalibrate, export_log, erase, new_key),
     *(compare, report, demo),
 )
 

@@ -112,7 +112,7 @@ def evaluate(
     detector = load(model)
     with Console(stderr=True).status(escape(f"evaluating on {data}")):
         transactions, rows = read_with_history(detector, data, history, needs_labels=True)
-        start = _parse_time(since, transactions) if since else -math.inf
+        start = parse_time("--from", since) if since else -math.inf
         rows = rows[transactions.times[rows] >= start]
         if len(rows) == 0:
             raise DataError(f"{data}: no transaction is at or after --from {since}")
@@ -146,8 +146,8 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _parse_time(text: str, transactions: Transactions) -> float:
-    """A time in the units of the transactions' times."""
+def parse_time(option: str, text: str) -> float:
+    """A time in seconds: a number as it is, or an ISO date, in UTC unless it names a zone."""
     from datetime import UTC, datetime
 
     try:
@@ -158,7 +158,7 @@ def _parse_time(text: str, transactions: Transactions) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError as problem:
         rule = "it must be an ISO date such as 2024-07-01, or seconds"
-        raise ConfigError(f"--from is {text!r}; {rule}") from problem
+        raise ConfigError(f"{option} is {text!r}; {rule}") from problem
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     return moment.timestamp()
 

@@ -29,6 +29,7 @@ _DATA_HELP = "A file or folder of the same schema; labels optional."
 _HISTORY_HELP = "Earlier transactions of the same schema, labels optional; may be repeated."
 _STORE_HELP = f"Beliefs of the service, {STORE_KINDS}, instead of a history."
 _UPDATE_HELP = "Write beliefs and log to the store. The same file again changes nothing."
+_RETENTION_HELP = "With --update: delete log entries written before that; 0 keeps all."
 _MODE_HELP = "`filtered` uses the past only; `smoothed` looks ahead, for analysis."
 _KIND_HELP = "`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
 _REASONS_HELP = "Add reasons to `all` transactions, or `above:P` to those with P(fraud) >= P."
@@ -45,6 +46,7 @@ def score(
     store: Annotated[str, Option(help=_STORE_HELP)] = "",
     update: Annotated[bool, Option("--update", help=_UPDATE_HELP)] = False,
     pseudonymise: Pseudonymise = False,
+    retention_days: Annotated[float, Option(min=0, help=_RETENTION_HELP)] = 0.0,
     mode: Annotated[Literal["filtered", "smoothed"], Option(help=_MODE_HELP)] = "filtered",
     kind: Annotated[Literal["corrected", "raw"], Option(help=_KIND_HELP)] = "corrected",
     reasons: Annotated[str, Option(help=_REASONS_HELP)] = "none",
@@ -77,6 +79,8 @@ def score(
     if out.exists() and any(map(out.samefile, inputs)):
         raise ConfigError(f"--out {out} would overwrite an input file. Choose another path")
     _check_store_options(store, update, pseudonymise, bool(history), mode)
+    if retention_days and not update:
+        raise ConfigError("--retention-days needs --update, because it changes the store")
     parse_min_probability(reasons)  # before any long work
     detector = load(model)
     number, counts = detector.calibration_.number, dict[str, int]()
@@ -84,7 +88,8 @@ def score(
         if store:
             transactions = read_for_scoring(data, detector.features_.plan.schema)
             options = (store, kind, reasons, update, load_pseudonyms(pseudonymise))
-            table, counts = asyncio.run(_score_with_store(detector, transactions, *options))
+            work = _score_with_store(detector, transactions, *options, retention_days)
+            table, counts = asyncio.run(work)
         else:
             transactions, rows = read_with_history(detector, data, history)
             scores = detector.score(transactions, mode, kind, reasons=reasons, rows=rows)
@@ -164,6 +169,7 @@ async def _score_with_store(
     reasons: str,
     update: bool,
     pseudonymiser: Pseudonymiser | None,
+    retention_days: float,
 ) -> tuple[DataFrame, dict[str, int]]:
     """Return the table of scores, and how many were new, duplicate and late."""
     from turncoat.scoring.reasons import parse_min_probability
@@ -188,4 +194,8 @@ async def _score_with_store(
                     bodies[row] = response.body
                     counts["duplicates" if response.duplicate else "scored"] += 1
                     counts["late"] += response.late
+        if retention_days:
+            limit, n_deleted = time.time() - retention_days * 86400, 1
+            while n_deleted:
+                n_deleted = await store.delete_entries_before(limit)
     return tabulate_responses(transactions, bodies, kind), counts

@@ -15,7 +15,14 @@ from rich.progress import Progress
 from typer import Argument, Context, Exit, Option, confirm, echo
 
 from turncoat.cli.detectors import Model
-from turncoat.cli.stores import STORE_KINDS, Pseudonymise, load_pseudonyms, open_store
+from turncoat.cli.stores import (
+    STORE_KINDS,
+    UPDATE_HELP,
+    Pseudonymise,
+    StoreUrl,
+    load_pseudonyms,
+    open_store,
+)
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,15 +34,16 @@ DAY = 86400.0
 
 LatePolicy = Literal["keep", "apply", "refuse"]
 LogFormat = Literal["text", "json"]
-_STORE_HELP = f"{STORE_KINDS}; by default the SQLite file MODEL-beliefs.sqlite."
 _LATE_HELP = "Transaction older than the belief: score only, also update, or refuse."
 _LABELS_HELP = "Frauds will be reported to /v1/labels; the unreported count as genuine."
-_UPDATE_HELP = "Condition the belief on the label of a customer's latest transaction."
 _CREATE_HELP = "Create the SQLite file of --store if it is missing."
 _KEYS_HELP = "File of API keys (`turncoat new-key`), added to TURNCOAT_API_KEYS."
 _REASONS_HELP = "Which transactions get reasons: `all`, `none`, or `above:P` for P(fraud) >= P."
 _N_REASONS_HELP = "Number of reasons in a response; the rest are summed."
-_RETENTION_HELP = "How long log entries are kept; 0 keeps them for ever."
+_RETENTION_HELP = (
+    "How long log entries are kept; 0 keeps them for ever. Default: 30 days longer than the label "
+    "delay and maturity."
+)
 _FUTURE_HELP = "How far ahead of the clock a transaction's time may be."
 _RATE_HELP = "Requests per second of each caller; 0 is no limit."
 _DEADLINE_HELP = "Deadline of a request; after it the answer is 503."
@@ -50,7 +58,6 @@ _DRY_RUN_HELP = "Show the new fraud rates and change nothing."
 _AGE_HELP = (
     "Age at which the unreported count as genuine, not before. Default: label delay and maturity."
 )
-StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
 
 
 def serve(
@@ -64,11 +71,11 @@ def serve(
     keys: Annotated[Path | None, Option(help=_KEYS_HELP)] = None,
     late_policy: Annotated[LatePolicy, Option("--late", help=_LATE_HELP)] = "keep",
     expect_labels: Annotated[bool, Option(help=_LABELS_HELP)] = True,
-    labels_update_belief: Annotated[bool, Option(help=_UPDATE_HELP)] = True,
+    labels_update_belief: Annotated[bool, Option(help=UPDATE_HELP)] = True,
     pseudonymise: Pseudonymise = False,
     reasons: Annotated[str, Option(help=_REASONS_HELP)] = "all",
     n_reasons: Annotated[int, Option(min=1, help=_N_REASONS_HELP)] = 4,
-    retention_days: Annotated[float, Option(min=0, help=_RETENTION_HELP)] = 30.0,
+    retention_days: Annotated[float | None, Option(min=0, help=_RETENTION_HELP)] = None,
     max_future_s: Annotated[float, Option(min=0, help=_FUTURE_HELP)] = 86400.0,
     rate_limit_per_s: Annotated[float, Option(min=0, help=_RATE_HELP)] = 0.0,
     max_body_bytes: Annotated[int, Option(min=1024, help="Bytes of one transaction.")] = 1_048_576,

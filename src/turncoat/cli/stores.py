@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from turncoat.serving.stores.protocol import Store
 
 STORE_KINDS = "`sqlite:///FILE` or `redis://HOST:PORT/DB`"
+UPDATE_HELP = "Condition the belief on the label of a customer's latest transaction."
+_STORE_HELP = f"{STORE_KINDS}; by default the SQLite file MODEL-beliefs.sqlite."
 _PSEUDONYM_HELP = "Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY."
+StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
 Pseudonymise = Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)]
 
 

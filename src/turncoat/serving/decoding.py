@@ -107,8 +107,8 @@ class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The body of a label request."""
 
     id: Key | Integer
-    customer: Key | Integer  # as in the score's response
     label: Literal[0, 1]  # 1 for fraud, 0 for genuine
+    customer: Key | Integer | None = None  # as in the score's response; None: as in the log
 
 
 _label_decoder = msgspec.json.Decoder(LabelRequest)
