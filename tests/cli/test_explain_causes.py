@@ -29,8 +29,8 @@ def test_causes_have_their_shares(turncoat: Callable[..., SimpleNamespace], tmp_
     shares = [int(share) for share in re.findall(r"^ +(\d+)%  ", told, re.MULTILINE)]
     assert len(shares) == 6
     assert abs(sum(shares) - 200) <= 3  # each is rounded
-    assert len(re.findall(rf"{TERMINAL} \d+", told)) == 2
-    assert told.count("times this customer's own usual") == 2
+    assert len(re.findall(rf"{TERMINAL} \d+", told)) == 4  # in the header and in a reason
+    assert told.count("× this customer's own usual (about ") == 2
 
 
 def test_causes_of_a_regression_have_their_log_odds(
@@ -52,4 +52,4 @@ def test_causes_behind_trees_are_opened(
     told = turncoat(EXPLAIN, "--path").stdout
     assert told.count(CAUSES) == 2
     assert "Reasons add to the log odds of trees, before calibration." in told
-    assert told.count("times this customer's own usual") == 2
+    assert told.count("× this customer's own usual (about ") == 2

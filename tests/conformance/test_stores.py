@@ -869,6 +869,7 @@ def test_random_operations_match_a_store_of_dictionaries(url: str) -> None:
                 entries = [
                     entry(
                         f"t{draw.randint(0, 99)}",
+                        kind=draw.choice([SCORE, SCORE, LABEL]),
                         time=float(draw.randint(0, 50)),
                         written_at=draw.uniform(i - 5, i),
                         parties=tuple((c.key, c.expected_counter + 1 + j) for c in changes[:2]),
@@ -908,6 +909,8 @@ def test_random_operations_match_a_store_of_dictionaries(url: str) -> None:
                 ]
             if ours:
                 cursors.append((ours[-1].cursor, theirs[-1].cursor))
+            wanted = [f"t{number}" for number in draw.sample(range(99), 3)]
+            assert await store.find_customers(wanted) == await model.find_customers(wanted)
             if draw.random() < 0.1:
                 limit = draw.randint(1, 20)
                 assert await store.delete_entries_before(
@@ -920,6 +923,25 @@ def test_random_operations_match_a_store_of_dictionaries(url: str) -> None:
                 await model.read_records(sorted(counters))
             )
         assert 10 < n_mixed < 200
+
+    using(url, work)
+
+
+@every_store
+def test_customers_are_found_by_the_ids_of_their_transactions(url: str) -> None:
+    async def work(store: Store) -> None:
+        parties = [(("c:a", 1), ("p:shop:x", 1)), (("c:b", 1),), (("c:c", 1),)]
+        entries = [entry(id, parties=who) for id in ODD_KEYS for who in parties[:1]]
+        entries += [entry("same", parties=who) for who in parties]
+        entries += [entry("a label", parties=parties[0], kind=LABEL)]
+        assert await put(store, [RecordWrite("c:a", 0, b"")], entries)
+        found = await store.find_customers([*ODD_KEYS, "a label", "nothing", "A"])
+        nothing = dict.fromkeys(("a label", "nothing", "A"), ())
+        assert found == {**dict.fromkeys(ODD_KEYS, ("c:a",)), **nothing}
+        assert await store.find_customers(["same"]) == {"same": ("c:a", "c:b")}
+        await store.erase("c:a")
+        assert await store.find_customers(["same", "c:1"]) == {"same": ("c:b", "c:c"), "c:1": ()}
+        assert await store.find_customers([]) == {}
 
     using(url, work)
 
@@ -1267,11 +1289,11 @@ def make_store_of_version(path: Path, version: int) -> None:
 
 
 def make_newer_store(path: Path) -> None:
-    make_store_of_version(path, 5)
+    make_store_of_version(path, 6)
 
 
 def make_older_store(path: Path) -> None:
-    make_store_of_version(path, 3)
+    make_store_of_version(path, 4)
 
 
 def make_store_without_header(path: Path) -> None:
@@ -1295,8 +1317,8 @@ def make_short_store(path: Path) -> None:
         (make_text, "damaged or not a SQLite file"),
         (make_other_database, "is not a Turncoat store"),
         (make_marked_database, "is not a Turncoat store"),
-        (make_newer_store, "has version 5; this Turncoat reads version 4. Upgrade"),
-        (make_older_store, "has version 3; this Turncoat reads version 4.*turncoat replay"),
+        (make_newer_store, "has version 6; this Turncoat reads version 5. Upgrade"),
+        (make_older_store, "has version 4; this Turncoat reads version 5.*turncoat replay"),
         (make_store_without_header, "damaged"),
         (make_truncated_store, "damaged"),
         (make_short_store, "damaged"),
@@ -1506,7 +1528,11 @@ def test_sqlite_tables_can_be_read_with_plain_sql(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["read_history", "read_transaction", "delete_oldest", "delete_party", "read_log"]
+    "name",
+    [
+        *("read_history", "read_transaction", "find_customers"),
+        *("delete_oldest", "delete_party", "read_log"),
+    ],
 )
 def test_sqlite_finds_entries_by_an_index(path: Path, name: str) -> None:
     fill(path, 3)
@@ -1885,6 +1911,7 @@ def test_redis_leaves_no_keys_of_deleted_entries(redis_server: RedisServer, redi
             b"history:c",
             b"history:e",
             b"log-by-time",
+            b"log-by-id",
             b"log",
         }
         assert await store.delete_entries_before(1.0) == 1
@@ -1893,6 +1920,7 @@ def test_redis_leaves_no_keys_of_deleted_entries(redis_server: RedisServer, redi
             b"record:e",
             b"history:c",
             b"log-by-time",
+            b"log-by-id",
             b"log",
         }
         assert await store.delete_entries_before(6.0) == 1
@@ -1930,7 +1958,7 @@ def test_redis_erases_nothing_if_a_key_has_another_type(
 
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("c", 0, b"")], [entry(parties=(("c", 1), ("e", 1)))])
-        for name in ("log", "log-by-time", "history:c", "history:e"):
+        for name in ("log", "log-by-time", "log-by-id", "history:c", "history:e"):
             redis_server.command("RENAME", f"{prefix}:{name}", f"{prefix}:aside")
             redis_server.command("SET", f"{prefix}:{name}", "something else")
             with pytest.raises(StoreError, match="a key has another type"):
@@ -1968,7 +1996,7 @@ def test_redis_writes_nothing_if_a_key_has_another_type(
     prefix = redis_url.rpartition("=")[2]
 
     async def work(store: Store) -> None:
-        for name in ("log", "log-by-time", "history:c"):
+        for name in ("log", "log-by-time", "log-by-id", "history:c"):
             redis_server.command("SET", f"{prefix}:{name}", "something else")
             with pytest.raises(StoreError, match="a key has another type"):
                 await put(store, [RecordWrite("a", 0, b"")], [entry()])

@@ -50,6 +50,13 @@ class DictionaryStore:
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         return [entry for number, entry in self._log.items() if number > int(after or 0)][:limit]
 
+    async def find_customers(self, transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        scored = [entry for entry in self._log.values() if entry.kind == protocol.SCORE]
+        return {
+            id: tuple(sorted({e.parties[0][0] for e in scored if e.transaction_id == id})[:2])
+            for id in transaction_ids
+        }
+
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
         times = ((entry.written_at, number) for number, entry in self._log.items())
         oldest = heapq.nsmallest(limit, (one for one in times if one[0] < written_before))

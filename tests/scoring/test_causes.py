@@ -38,6 +38,7 @@ from turncoat.numerics.intruder import OUTPUTS
 from turncoat.panel import Panel
 from turncoat.scoring.causes import CauseScore, HeldOutRows
 from turncoat.scoring.chain_fitting import build_corrected_rows, fit_causes
+from turncoat.scoring.formatting import format_amount, format_rounded, format_times
 from turncoat.scoring.rankers import CausesRanker, CorrectedCausesRanker, RankerRows, make_ranker
 from turncoat.scoring.scorecard import Scorecard
 
@@ -275,8 +276,11 @@ def test_reasons_say_what_happened() -> None:
     stolen, bad = int(fact["intruder"].argmax()), int(fact["run_frauds"].argmax())
     first = reasons[stolen][0]
     assert first.source == "customer"
-    times = f"{fact['times_usual'][stolen]:.2g} times this customer's own usual"
-    assert first.text.startswith(times)
+    amount, times = transactions.column(AMOUNT)[stolen], fact["times_usual"][stolen]
+    assert first.text.startswith(
+        f"amount {format_amount(amount)}, {format_times(times)} this customer's own usual "
+        f"(about {format_rounded(amount / times)})"
+    )
     assert fact["times_usual"][stolen] > 2
     known = int(fact["known_frauds"].argmax())
     (customer,) = [one for one in reasons[known] if one.source == "customer"]
@@ -337,8 +341,9 @@ def test_the_transaction_s_reason_names_its_strongest_facts() -> None:
     for place in large.tolist():
         (own,) = [one for one in reasons[place] if one.source == "transaction"]
         fact, _, points = own.text.split(", ")[0].rpartition(": ")
-        assert fact.startswith("amount above ")
-        assert 145 < float(fact.removeprefix("amount above ")) < 155
+        amount = format_amount(transactions.column(AMOUNT)[place])
+        assert fact.startswith(f"amount {amount} (above ")
+        assert 145 < float(fact.partition("(above ")[2].removesuffix(")")) < 155
         assert float(points) > 1
         bins = card.find_bins(panel.continuous[[place]], panel.categorical[[place]])
         total = card.intercept + card.points[bins].sum()

@@ -702,7 +702,7 @@ def test_the_path_of_a_customer_is_that_of_the_scores() -> None:
     assert only == path[4]
     with pytest.raises(DataError, match="no customer 'nobody'"):
         made.explain(transactions, "nobody")
-    with pytest.raises(DataError, match="has no transaction 12345"):
+    with pytest.raises(DataError, match="has no transaction '12345'"):
         made.explain(transactions, "c3", 12345)
 
 

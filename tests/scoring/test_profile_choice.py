@@ -24,6 +24,7 @@ from turncoat.features.chains import COUNTERPARTY_OUTPUTS
 from turncoat.numerics.intruder import OUTPUTS
 from turncoat.numerics.label_times import LabelTimes
 from turncoat.scoring.chain_fitting import fit_causes
+from turncoat.scoring.formatting import format_amount, format_number, format_times
 from turncoat.scoring.intruder_fitting import CustomerRows
 from turncoat.scoring.profile_choice import choose_profile, screen_columns
 
@@ -131,12 +132,17 @@ def test_reasons_name_the_column_that_is_oddest() -> None:
     row = int(np.where(fact["oddest"] == 1, fact["intruder"], 0.0).argmax())
     (text,) = [one.text for one in reasons[row] if one.source == "customer"]
     assert text.startswith(
-        f"{DISTANCE} {fact['times_usual'][row]:.2g} times this customer's own usual"
+        f"{DISTANCE} {format_number(data.column(DISTANCE)[row])}, "
+        f"{format_times(fact['times_usual'][row])} this customer's own usual"
     )
     assert fact["times_usual"][row] > 2
-    row = int(np.flatnonzero(fact["oddest"] == 0)[0])
+    row = int(np.flatnonzero((fact["oddest"] == 0) & (data.n_seen > 1))[0])
     (text,) = [one.text for one in reasons[row] if one.source == "customer"]
-    assert text.startswith(f"{fact['times_usual'][row]:.2g} times this customer's own usual")
+    assert text.startswith(f"amount {format_amount(data.column(AMOUNT)[row])}, ")
+    assert f" {format_times(fact['times_usual'][row])} this customer's own usual" in text
+    first = int(np.flatnonzero((fact["oddest"] == 0) & (data.n_seen == 1))[0])
+    (text,) = [one.text for one in reasons[first] if one.source == "customer"]
+    assert "× usual for a new customer" in text
 
 
 def test_profiles_are_saved_with_the_detector(tmp_path: Path) -> None:

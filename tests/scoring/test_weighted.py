@@ -95,7 +95,7 @@ def test_reasons_add_up_and_name_no_column_without_weight(transitions: str) -> N
     explained = [score for _, score in made.explain(transactions, customer)]
     totals = [sum(reason.log_odds for reason in score.reasons) for score in explained]
     np.testing.assert_allclose(totals, expected, atol=1e-6)
-    sources = FeatureDescriber(made.features_.plan, "", has_dates=False).sources
+    sources = FeatureDescriber(made.features_.plan, "").sources
     columns = zip((*sources.continuous, *sources.categorical), made.model_.weights, strict=True)
     named = {"history", "average transaction", *(name for name, weight in columns if weight > 0)}
     assert len(named) < len(sources.names)

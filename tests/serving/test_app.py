@@ -24,7 +24,7 @@ from turncoat.serving.auth import (
     load_keys,
     parse_keys,
 )
-from turncoat.serving.batch import BatchEndpoint
+from turncoat.serving.batch import ScoreBatchEndpoint
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import customer_key, pack_record, unpack_record
 from turncoat.serving.service import Service, _decode_again
@@ -219,7 +219,7 @@ def test_a_batch_is_read_while_its_responses_wait_as_far_as_the_buffer_reaches(
             model_path=str(model), store_url="memory://", create_store=True, request_timeout_s=60
         )
         service, may_read = Service(settings), asyncio.Event()
-        endpoint = BatchEndpoint(service, RateLimiter(0.0), lambda: False)
+        endpoint = ScoreBatchEndpoint(service, RateLimiter(0.0), lambda: False)
         coming, sent = iter(lines), b""
 
         async def receive() -> Any:

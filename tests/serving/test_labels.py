@@ -78,7 +78,9 @@ def test_concurrent_labels_of_a_service_report_a_fraud_once(
             ]
             await asyncio.gather(*map(service.batcher.submit, again))
             before = await read_counterparty(store)
-            clients = [service.label("c1", one.id, 1) for one in own for _ in range(8)]
+            clients = [
+                service.batcher.submit(Label("c1", one.id, 1)) for one in own for _ in range(8)
+            ]
             responses = await asyncio.gather(*clients)
             after = await read_counterparty(store)
         expected = [before]

@@ -13,6 +13,7 @@ import pytest
 from tests.serving.helpers import MemoryStore, bundle, transactions_of
 from turncoat.errors import StoreError
 from turncoat.serving.batcher import OutOfOrderError
+from turncoat.serving.decoding import Label
 from turncoat.serving.service import DAY, Service
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores.protocol import WriteGroup
@@ -60,6 +61,17 @@ def test_retention_does_not_delete_the_whole_log(
     assert ("retention is off: the newest log entry is 40.0 days old" in caplog.text) == (
         age_days > 30
     )
+
+
+def test_the_log_is_kept_as_long_as_labels_take(model: Path) -> None:
+    async def read(**settings: Any) -> tuple[float, Any]:
+        service = make_service(model, MemoryStore(), **settings)
+        return service.retention_days, service.registry.current.detector.features_.plan
+
+    days, plan = asyncio.run(read())
+    assert days == 30 + (plan.label_delay_s + plan.label_maturity_s) / DAY == 37
+    assert asyncio.run(read(retention_days=5.0))[0] == 5
+    assert asyncio.run(read(retention_days=0.0))[0] == 0
 
 
 def test_retention_deletes_old_entries_while_there_are_new_ones(model: Path) -> None:
@@ -138,7 +150,7 @@ def test_scores_and_labels_end_in_time_while_the_store_stands_still(model: Path)
             store.gate.clear()
             began = time.monotonic()
             waiting = [service.batcher.submit(one) for one in some[10:]]
-            waiting += [service.label(one.customer, one.id, 1) for one in some[:10]]
+            waiting += [service.batcher.submit(Label(one.customer, one.id, 1)) for one in some[:10]]
             found = await asyncio.gather(
                 *(asyncio.wait_for(one, 0.3) for one in waiting), return_exceptions=True
             )
@@ -147,7 +159,8 @@ def test_scores_and_labels_end_in_time_while_the_store_stands_still(model: Path)
             store.gate.set()
             again = [await service.batcher.submit(one) for one in some[10:]]
             assert not any(one.late for one in again)
-            changed = [await service.label(one.customer, one.id, 1) for one in some[:10]]
+            labels = [Label(one.customer, one.id, 1) for one in some[:10]]
+            changed = [await service.batcher.submit(label) for label in labels]
             assert all(one.label == 1 for one in changed)
             scores = [entry for entry in await store.read_log() if entry.kind == "score"]
         assert len({(e.parties[0][0], e.transaction_id) for e in scores}) == len(scores) == 400

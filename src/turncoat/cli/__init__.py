@@ -14,17 +14,19 @@ from rich.console import Console
 from turncoat import __version__
 from turncoat.cli.choosing import evaluate
 from turncoat.cli.comparing import compare, demo, report
+from turncoat.cli.explaining import explain
 from turncoat.cli.features import features
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
-from turncoat.cli.scoring import explain, score
+from turncoat.cli.scoring import score
 from turncoat.cli.serving import erase, new_key, recalibrate, replay, serve
 from turncoat.cli.simulating import simulate
+from turncoat.cli.store_log import export_log, labels
 from turncoat.errors import TurncoatError
 
 COMMANDS = (
     *(simulate, init, features, fit, score, explain, evaluate),
-    *(serve, replay, recalibrate, erase, new_key),
+    *(serve, replay, labels, recalibrate, export_log, erase, new_key),
     *(compare, report, demo),
 )
 

@@ -16,10 +16,11 @@ from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
 from turncoat.cli.notes import echo_notes
+from turncoat.cli.scoring import History, list_warnings, read_with_history
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from turncoat.data import Transactions
+    from turncoat.data import Schema, Transactions
     from turncoat.data.splits import Split
     from turncoat.evaluation.champion import Champion
     from turncoat.evaluation.verdict import Evaluation
@@ -92,30 +93,30 @@ def fit_champion(
 
 def evaluate(
     model: Model,
-    data: Annotated[list[Path], Argument(help=_DATA_HELP)],
+    data: Annotated[list[Path], Argument(help="Labelled files of the same schema.")],
+    history: History = None,
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a detector on a labelled file.
 
-    Figures are of filtered scores, with 90 % intervals by customer. Rows without a label, and rows
-    before `--from`, are history only.
+    Figures are of filtered scores, with 90 % intervals by customer. Rows without a label, rows
+    before `--from` and rows of `--history` files are history only.
 
     Examples:
-    `turncoat evaluate detector/ july.csv`
+    `turncoat evaluate detector/ july.csv --history june.csv`
     `turncoat evaluate detector/ payments.csv --from 2024-07-01 --json`
     """
     import numpy as np
 
     from turncoat import load
-    from turncoat.data import read
     from turncoat.evaluation.verdict import evaluate_detector
 
     detector = load(model)
     with Console(stderr=True).status(escape(f"evaluating on {data[0]}")):
-        transactions = read(data, detector.features_.plan.schema)
-        start = _parse_time(since, transactions) if since else -math.inf
-        rows = np.flatnonzero(transactions.times >= start)
+        transactions, rows = read_with_history(detector, data, history, needs_labels=True)
+        start = parse_time("--from", since, transactions.schema) if since else -math.inf
+        rows = rows[transactions.times[rows] >= start]
         if len(rows) == 0:
             raise DataError(f"{transactions.source}: no transaction is at or after --from {since}")
         figures = evaluate_detector(detector, transactions, rows)
@@ -127,9 +128,12 @@ def evaluate(
         share = f"{seen:,} of the {len(times):,} labelled transactions are not later"
         note = f"{share} than the detector's calibration data; it may have been fitted on them"
         note += ". Use --from for later ones" if seen < len(times) else ""
+    keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
+    scored = keys[rows], transactions.times[rows], transactions.n_seen[rows]
+    warnings = list_warnings(detector, transactions.source, scored, "Give them with --history")
     if as_json:
-        summary = {**asdict(figures), "verdict": figures.verdict, "note": note}
-        echo(json.dumps({**summary, "notes": transactions.notes}))
+        about = {"verdict": figures.verdict, "note": note, "warnings": warnings}
+        echo(json.dumps({**asdict(figures), **about, "notes": transactions.notes}))
         return
     echo_notes(transactions)
     if note:
@@ -146,12 +150,12 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _parse_time(text: str, transactions: Transactions) -> float:
-    """A time in seconds; a date without an offset is on the clock of the schema."""
+def parse_time(option: str, text: str, schema: Schema | None = None) -> float:
+    """A time in seconds; a date without an offset is on the clock of the schema, or in UTC."""
     from dataclasses import replace
-    from datetime import datetime
+    from datetime import UTC, datetime
 
-    from turncoat.data.parsing import parse_time
+    from turncoat.data import parsing
 
     try:
         return float(text)
@@ -161,9 +165,11 @@ def _parse_time(text: str, transactions: Transactions) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError as problem:
         rule = "it must be an ISO date such as 2024-07-01, or seconds"
-        raise ConfigError(f"--from is {text!r}; {rule}") from problem
-    schema = replace(transactions.schema, time_zone_column=None)
-    return parse_time(schema, {schema.time: moment})
+        raise ConfigError(f"{option} is {text!r}; {rule}") from problem
+    if schema is None:
+        return (moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment).timestamp()
+    plain = replace(schema, time_zone_column=None)
+    return parsing.parse_time(plain, {plain.time: moment})
 
 
 def _summarize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,29 +16,35 @@ from typer import Argument, Context, Exit, Option, confirm, echo
 
 from turncoat.cli.detectors import Model
 from turncoat.cli.notes import echo_notes
+from turncoat.cli.stores import (
+    STORE_KINDS,
+    UPDATE_HELP,
+    Pseudonymise,
+    StoreUrl,
+    load_pseudonyms,
+    open_store,
+)
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
     from turncoat import Detector
     from turncoat.data.transactions import Transactions
     from turncoat.serving.decoding import Pseudonymiser
-    from turncoat.serving.stores.protocol import Store
 
 DAY = 86400.0
 
 LatePolicy = Literal["keep", "apply", "refuse"]
 LogFormat = Literal["text", "json"]
-_STORE_KINDS = "`sqlite:///FILE` or `redis://HOST:PORT/DB`"
-_STORE_HELP = f"{_STORE_KINDS}; by default the SQLite file MODEL-beliefs.sqlite."
-_PSEUDONYM_HELP = "Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY."
 _LATE_HELP = "Transaction older than the belief: score only, also update, or refuse."
 _LABELS_HELP = "Frauds will be reported to /v1/labels; the unreported count as genuine."
-_UPDATE_HELP = "Condition the belief on the label of a customer's latest transaction."
 _CREATE_HELP = "Create the SQLite file of --store if it is missing."
 _KEYS_HELP = "File of API keys (`turncoat new-key`), added to TURNCOAT_API_KEYS."
 _REASONS_HELP = "Which transactions get reasons: `all`, `none`, or `above:P` for P(fraud) >= P."
 _N_REASONS_HELP = "Number of reasons in a response; the rest are summed."
-_RETENTION_HELP = "How long log entries are kept; 0 keeps them for ever."
+_RETENTION_HELP = (
+    "How long log entries are kept; 0 keeps them for ever. Default: 30 days longer than the label "
+    "delay and maturity."
+)
 _FUTURE_HELP = "How far ahead of the clock a transaction's time may be."
 _RATE_HELP = "Requests per second of each caller; 0 is no limit."
 _DEADLINE_HELP = "Deadline of a request; after it the answer is 503."
@@ -55,8 +59,6 @@ _DRY_RUN_HELP = "Show the new fraud rates and change nothing."
 _AGE_HELP = (
     "Age at which the unreported count as genuine, not before. Default: label delay and maturity."
 )
-StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
-Pseudonymise = Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)]
 
 
 def serve(
@@ -70,11 +72,11 @@ def serve(
     keys: Annotated[Path | None, Option(help=_KEYS_HELP)] = None,
     late_policy: Annotated[LatePolicy, Option("--late", help=_LATE_HELP)] = "keep",
     expect_labels: Annotated[bool, Option(help=_LABELS_HELP)] = True,
-    labels_update_belief: Annotated[bool, Option(help=_UPDATE_HELP)] = True,
+    labels_update_belief: Annotated[bool, Option(help=UPDATE_HELP)] = True,
     pseudonymise: Pseudonymise = False,
     reasons: Annotated[str, Option(help=_REASONS_HELP)] = "all",
     n_reasons: Annotated[int, Option(min=1, help=_N_REASONS_HELP)] = 4,
-    retention_days: Annotated[float, Option(min=0, help=_RETENTION_HELP)] = 30.0,
+    retention_days: Annotated[float | None, Option(min=0, help=_RETENTION_HELP)] = None,
     max_future_s: Annotated[float, Option(min=0, help=_FUTURE_HELP)] = 86400.0,
     rate_limit_per_s: Annotated[float, Option(min=0, help=_RATE_HELP)] = 0.0,
     max_body_bytes: Annotated[int, Option(min=1024, help="Bytes of one transaction.")] = 1_048_576,
@@ -129,7 +131,7 @@ def replay(
     from turncoat.data import read_for_scoring
     from turncoat.serving.settings import default_store_url
 
-    pseudonyms = _load_pseudonyms(pseudonymise)
+    pseudonyms = load_pseudonyms(pseudonymise)
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.plan.schema)
     url = store or default_store_url(model)
@@ -161,7 +163,7 @@ async def _replay(
     from turncoat.serving.responses import ScoredResponse
     from turncoat.serving.updater import BeliefUpdater, UpdatePolicy
 
-    async with _open_store(url, create=True) as store:
+    async with open_store(url, create=True) as store:
         updater = BeliefUpdater(store, UpdatePolicy(logs=log, n_reasons=0))
         counts: dict[str, Any] = {"scored": 0, "duplicates": 0, "late": 0, "refused": 0}
         counts |= {"done_before": 0, "first_refusal": None}
@@ -254,13 +256,13 @@ def recalibrate(
 async def _collect_labels(detector: Detector, url: str, delay_s: float, unreported: bool) -> Any:
     from turncoat.serving.maintenance import collect_labeled_scores
 
-    async with _open_store(url) as store:
+    async with open_store(url) as store:
         return await collect_labeled_scores(store, detector, time.time(), delay_s, unreported)
 
 
 def erase(
     names: Annotated[list[str], Argument(metavar="NAME", help="Customers, as in responses.")],
-    store: Annotated[str, Option(help=f"Store of the service: {_STORE_KINDS}.")],
+    store: Annotated[str, Option(help=f"Store of the service: {STORE_KINDS}.")],
     pseudonymise: Pseudonymise = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -273,7 +275,7 @@ def erase(
     `turncoat erase c17 --store sqlite:///detector-beliefs.sqlite`
     `turncoat erase c17 c18 --store redis://127.0.0.1:6379/0 --pseudonymise --yes`
     """
-    pseudonyms = _load_pseudonyms(pseudonymise)
+    pseudonyms = load_pseudonyms(pseudonymise)
     rename = str if pseudonyms is None else pseudonyms.pseudonymise
     stored_names = {name: rename(name) for name in names}
     listed = ", ".join(stored_names)
@@ -291,7 +293,7 @@ async def _erase(stored_names: dict[str, str], url: str) -> int:
     from turncoat.serving.maintenance import erase_customer
 
     n_found = 0
-    async with _open_store(url) as store:
+    async with open_store(url) as store:
         for name, stored_name in stored_names.items():
             had_record, n_entries = await erase_customer(store, stored_name)
             n_found += had_record or n_entries > 0
@@ -300,23 +302,6 @@ async def _erase(stored_names: dict[str, str], url: str) -> int:
             erased = f"{record} and {n_entries:,} log {entries} erased"
             echo(f"{name}: {erased if had_record or n_entries else 'nothing was stored'}")
     return n_found
-
-
-@asynccontextmanager
-async def _open_store(url: str, create: bool = False) -> AsyncIterator[Store]:
-    from turncoat.serving.stores import open_store
-
-    store = open_store(url, create=create)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def _load_pseudonyms(pseudonymise: bool) -> Pseudonymiser | None:
-    from turncoat.serving.decoding import Pseudonymiser
-
-    return Pseudonymiser() if pseudonymise else None
 
 
 def new_key(

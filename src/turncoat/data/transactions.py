@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn
+from turncoat.data.parsing import TransactionRow
 from turncoat.data.schema import Schema
 from turncoat.errors import DataError
 
@@ -96,6 +97,12 @@ class Transactions:
             utc_offsets=None if self.utc_offsets is None else self.utc_offsets[chosen],
         )
 
+    @property
+    def n_seen(self) -> Array:
+        """The number of each transaction among its customer's [N], from 1."""
+        starts: Array = np.repeat(self.offsets[:-1], np.diff(self.offsets))
+        return np.arange(1, self.n_rows + 1) - starts
+
     def require_labels(self, purpose: str, part: str = "", both: bool = True) -> Array:
         """The labels [N], -1 where unknown; an error unless a fraud and a genuine one are known.
 
@@ -126,6 +133,19 @@ class Transactions:
         columns = ", ".join(self.schema.columns[:20])
         raise DataError(f"{self.source}: column {name!r} was not read; the schema has {columns}...")
 
+    def list_rows(self) -> list[TransactionRow]:
+        """Every transaction as a live row."""
+        schema = self.schema
+        numbers = np.array([self.column(name) for name in schema.continuous], dtype=np.float64)
+        numbers = numbers.reshape(len(schema.continuous), self.n_rows).T
+        texts = [
+            zip(*(self.column(name) for name in names), strict=True) if names else None
+            for names in (schema.categorical, schema.tracked, schema.counterparties)
+        ]
+        columns = [[()] * self.n_rows if values is None else values for values in texts]
+        clocks = np.zeros(self.n_rows) if self.utc_offsets is None else self.utc_offsets
+        return list(map(TransactionRow, self.times.tolist(), numbers, *columns, clocks.tolist()))
+
     def __repr__(self) -> str:
         """One line for people."""
         known = np.empty(0) if self.labels is None else self.labels[self.labels >= 0]
@@ -133,3 +153,115 @@ class Transactions:
         days = f"{np.ptp(self.times) / 86400:.1f} days"
         size = f"{self.n_rows:,} of {self.n_customers:,} customers"
         return f"Transactions({size} over {days}{fraud}, from {self.source})"
+
+
+_SAME_TIME_S = 1e-3  # two files may round the same time differently
+
+
+def add_history(current: Transactions, *earlier: Transactions) -> tuple[Transactions, Array]:
+    """The transactions together with their history, and the rows [n] of `current` among them.
+
+    A transaction in several files counts once: as in `current`, or as in the first that has it.
+    A label that only another file knows is kept. Without an id column such transactions cannot be
+    recognised, so the history must then end before `current` begins.
+    """
+    if not earlier:
+        return current, np.arange(current.n_rows)
+    parts = (current, *earlier)
+    for part in earlier:
+        if part.schema != current.schema:
+            problem = f"read with schema {part.schema.name!r}, not {current.schema.name!r}"
+            raise DataError(f"{part.source}: {problem}. Read all files with the same schema")
+        if current.schema.id is None and part.times.max() >= current.times.min():
+            rule = f"it must end before {current.source} begins, because the schema names no `id`"
+            remedy = "Name an id column, or cut the history there"
+            raise DataError(f"{part.source}: this history overlaps. {rule}. {remedy}")
+    starts = np.cumsum([0, *(part.n_file_rows for part in parts[:-1])])
+    codes, customers = _merge_values([(p.customer_codes, p.customers.tolist()) for p in parts])
+    columns = {
+        name: _merge_values([(p.categories[name].codes, p.categories[name].values) for p in parts])
+        for name in current.categories
+    }
+    numbers = {
+        name: np.concatenate([part.numbers[name] for part in parts]) for name in current.numbers
+    }
+    ids = _merge_ids(parts)
+    times = np.concatenate([part.times for part in parts])
+    labels = _merge_labels(parts)
+    clocks = None
+    if current.utc_offsets is not None:  # by the schema, which all parts share
+        clocks = np.concatenate([np.asarray(part.utc_offsets) for part in parts])
+    rows = np.concatenate([p.file_rows + start for p, start in zip(parts, starts, strict=True)])
+    if current.schema.id is not None:
+        kept = _find_distinct(parts, ids, codes, times, labels)
+    else:
+        kept = np.arange(len(ids))
+    ranks = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
+    order = kept[np.lexsort((ranks[kept], times[kept], codes[kept]))]
+    merged = Transactions(
+        schema=current.schema,
+        source=f"{current.source} with {', '.join(part.source for part in earlier)}",
+        numbers=numbers,
+        categories={name: CategoryColumn(*column) for name, column in columns.items()},
+        customers=np.array(customers),
+        file_rows=rows[order],
+        customer_codes=codes[order],
+        times=times[order],
+        ids=ids[order],
+        labels=None if labels is None else labels[order],
+        utc_offsets=None if clocks is None else clocks[order],
+        notes=sum((part.notes for part in parts), ()),
+    )
+    return merged, np.flatnonzero(order < current.n_rows)
+
+
+def _merge_values(columns: Sequence[tuple[Array, Sequence[str]]]) -> tuple[Array, tuple[str, ...]]:
+    """Codes of several columns as codes of one, -1 for missing; the first keeps its codes."""
+    places: dict[str, int] = {}
+    merged = []
+    for codes, values in columns:
+        lookup = [places.setdefault(str(value), len(places)) for value in values]
+        merged.append(np.array([*lookup, -1], dtype=codes.dtype)[codes])
+    return np.concatenate(merged), tuple(places)
+
+
+def _merge_ids(parts: Sequence[Transactions]) -> Array:
+    """The ids of all parts; where they are row numbers, those of the history are below 0."""
+    if parts[0].schema.id is None:
+        ends = np.cumsum([part.n_file_rows for part in parts[1:]])
+        own = [part.ids - end for part, end in zip(parts[1:], ends, strict=True)]
+        return np.concatenate([parts[0].ids, *own])
+    are_numbers = all(part.ids.dtype.kind in "iu" for part in parts)
+    return np.concatenate([part.ids if are_numbers else part.ids.astype(str) for part in parts])
+
+
+def _merge_labels(parts: Sequence[Transactions]) -> Array | None:
+    if all(part.labels is None for part in parts):
+        return None
+    unknown = (np.full(part.n_rows, -1, np.int8) for part in parts)
+    pairs = zip(parts, unknown, strict=True)
+    return np.concatenate([none if part.labels is None else part.labels for part, none in pairs])
+
+
+def _find_distinct(
+    parts: Sequence[Transactions], ids: Array, codes: Array, times: Array, labels: Array | None
+) -> Array:
+    """The first row of every id; a label that only a later one knows moves to it."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    originals = first[inverse]
+    again = np.flatnonzero(originals != np.arange(len(ids)))
+    before = originals[again]
+    differs = (codes[again] != codes[before]) | (
+        np.abs(times[again] - times[before]) > _SAME_TIME_S
+    )
+    for row in again[differs][:1]:
+        ends = np.cumsum([part.n_rows for part in parts])
+        source = parts[int(np.searchsorted(ends, row, side="right"))].source
+        other = parts[int(np.searchsorted(ends, originals[row], side="right"))].source
+        problem = f"id {ids[row].item()!r} is another customer's or of another time in {other}"
+        raise DataError(f"{source}: {problem}. Ids must be unique in all files together")
+    if labels is not None:
+        known = again[labels[again] >= 0]
+        target = originals[known]
+        labels[target] = np.where(labels[target] < 0, labels[known], labels[target])
+    return first

@@ -133,7 +133,8 @@ def _list_top_customers(
     begins = np.maximum(starts, rows[best] - _PATH_STEPS + 1)
     paths = [np.arange(begin, row + 1) for begin, row in zip(begins, rows[best], strict=True)]
     explained = np.sort(np.concatenate(paths))
-    scores = detector.explain_rows(visible, explained, n_reasons=_MAX_REASONS)
+    found_reasons = detector.explain_rows(visible, explained, n_reasons=_MAX_REASONS)
+    scores = (one.score for one in found_reasons)
     by_row = dict(zip(explained.tolist(), scores, strict=True))
     column = visible.schema.amount
     amounts = np.full(visible.n_rows, np.nan) if column is None else visible.column(column)

@@ -144,7 +144,7 @@ def evaluate_detector(
     chosen = np.arange(transactions.n_rows) if rows is None else rows
     part = transactions.take(chosen)
     labels = part.require_labels("evaluating a detector")
-    scores = detector.score(transactions).probability[chosen]
+    scores = detector.score(transactions, rows=chosen).probability
     return evaluate_scores({DETECTOR: _keep_known(scores, labels, part)})
 
 

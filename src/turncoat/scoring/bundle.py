@@ -26,6 +26,7 @@ from turncoat.models.storage import pack_model, unpack_model
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.causes import CauseScore
 from turncoat.scoring.episodes import EpisodeChain
+from turncoat.scoring.known_customers import KnownCustomers
 from turncoat.scoring.rankers import (
     CausesRanker,
     ColumnRanker,
@@ -41,7 +42,7 @@ from turncoat.scoring.scorecard import Scorecard
 from turncoat.scoring.scores import MODES
 from turncoat.storage import BundleFormat, Folder, digest, refuse_unreadable, replace_file
 
-DETECTOR_FORMAT = BundleFormat("detector", version=10)
+DETECTOR_FORMAT = BundleFormat("detector", version=11)
 CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
@@ -61,6 +62,7 @@ class Bundle:
     features: Features
     model: Model
     calibration: Calibration
+    known_customers: KnownCustomers
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def save_bundle(folder: Folder, bundle: Bundle) -> None:
     content["model_digest"] = digest_model(bundle.features, bundle.model, bundle.settings, episodes)
     content |= pack(replace(bundle.calibration, ranker=None, episodes=None), arrays)
     content["episodes"] = None if episodes is None else asdict(episodes)
+    content["known_customers"] = pack(bundle.known_customers, arrays, "known_customers.")
     content["ranker"], booster = _pack_ranker(bundle.calibration.ranker)
     content["ranker_digest"] = digest(content["ranker"], booster)[:DIGEST_DIGITS]
     DETECTOR_FORMAT.save(folder, content, arrays | booster)
@@ -260,7 +263,8 @@ def _unpack_bundle(manifest: Mapping[str, Any], arrays: Arrays, folder: str) -> 
     episodes = None if found is None else EpisodeChain(**found)
     parts = regimes, in_sample, share, reference, (first, last), ranker, lines, episodes
     calibration = Calibration(*parts)
-    return Bundle(manifest["settings"], features, model, calibration)
+    known = unpack(KnownCustomers, manifest["known_customers"], arrays, "known_customers")
+    return Bundle(manifest["settings"], features, model, calibration, known)
 
 
 def _check(bundle: Bundle) -> None:
@@ -271,6 +275,7 @@ def _check(bundle: Bundle) -> None:
     if calibration.n_states != bundle.model.params_.n_states:
         raise ValueError("the regimes are not those of the model")
     calibration.check(len(plan.continuous))
+    bundle.known_customers.check()
     ranker, columns = calibration.ranker, (len(plan.continuous), plan.n_categories)
     if ranker is not None:
         make_ranker(ranker.source, bundle.features, bundle.model)

@@ -1,8 +1,12 @@
-"""Features as text, grouped by what a person would look at: amount, pace, hour, a column."""
+"""Features as text, grouped by what a person would look at: amount, pace, hour, a column.
+
+Values of the file are shown as they were given; only what is computed from a history is rounded.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,10 +16,20 @@ from typing import NamedTuple
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.features.features import FeatureRow
+from turncoat.data.categories import normalize_category
+from turncoat.data.parsing import TransactionRow
+from turncoat.data.schema import Schema
 from turncoat.features.plan import FeaturePlan
-
-Describe = Callable[[FeatureRow], str]  # a row's text for one source
+from turncoat.scoring.formatting import (
+    NO_CALENDAR,
+    Clock,
+    format_amount,
+    format_bound,
+    format_number,
+    format_rounded,
+    format_times,
+    shorten,
+)
 
 HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
 PATH_TEXT = "this customer's path"
@@ -31,12 +45,67 @@ _FEATURES = {  # engineered features, by source
     MISSING: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
-_WEEKDAYS = ("Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday")  # 1970
 _AVERAGE_TEXT = "the baseline: an average transaction"
 _RESERVED = frozenset((*_FEATURES, HISTORY, OTHERS, AVERAGE))
 _MIN_KNOWN = 0.1  # log(1 + outcomes); below it the counterparty's risk is that of all
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _MAX_EXPONENT = 50.0
+_CURRENCY = re.compile(r"(^|[_ .-])(currency|ccy)([_ .-]?code)?$", re.IGNORECASE)
+
+
+class DescribedRow(NamedTuple):
+    """A transaction as it was given, with its features."""
+
+    continuous: Array  # [D]
+    categorical: Array  # [J]
+    given: TransactionRow
+
+
+Describe = Callable[[DescribedRow], str]  # a row's text for one source
+
+
+@dataclass(frozen=True)
+class Values:
+    """Finds the values of a transaction by column."""
+
+    schema: Schema
+
+    def number(self, row: TransactionRow, column: str) -> float:
+        """A number; NaN if it is missing."""
+        return float(row.numbers[self.schema.continuous.index(column)])
+
+    def text(self, row: TransactionRow, column: str) -> str | None:
+        """A category or name in its canonical spelling; None if it is missing."""
+        schema = self.schema
+        for names, values in (
+            (schema.counterparties, row.counterparties),
+            (schema.categorical, row.categories),
+            (schema.tracked, row.tracked),
+        ):
+            if column in names:
+                return normalize_category(values[names.index(column)])
+        return None
+
+    @cached_property
+    def currency_column(self) -> str | None:
+        """The column that says the currency of amounts, by its name."""
+        columns = (*self.schema.categorical, *self.schema.tracked)
+        return next((column for column in columns if _CURRENCY.search(column)), None)
+
+    def currency(self, row: TransactionRow) -> str | None:
+        """The currency of the amount: that of the rates, or as a column says."""
+        if self.schema.rates is not None:
+            return self.schema.rates.base
+        return None if self.currency_column is None else self.text(row, self.currency_column)
+
+    def format(self, row: TransactionRow, column: str) -> str:
+        """A number of the file as it was given; an amount with its currency."""
+        value = self.number(row, column)
+        if math.isnan(value):
+            return "missing"
+        if column == self.schema.amount:
+            return format_amount(value, self.currency(row))
+        return format_number(value)
 
 
 @dataclass(frozen=True)
@@ -67,7 +136,7 @@ class _Scale(NamedTuple):
     centre: float
     spread: float
 
-    def restore(self, row: FeatureRow) -> float:
+    def restore(self, row: DescribedRow) -> float:
         """The feature in its own units, to the precision of float32."""
         return self.restore_cell(row.continuous.item(self.place))
 
@@ -81,14 +150,6 @@ class _Scale(NamedTuple):
         except OverflowError:
             return math.copysign(math.inf, value)
 
-    def describe(self, column: str, row: FeatureRow) -> str:
-        """`column value`; what float32 cannot tell from 0 is shown as 0."""
-        value = self.restore(row)
-        if value != value:
-            return f"{column} missing"
-        is_zero = abs(value) < 1e-5 * (self.unit or self.spread + abs(self.centre))
-        return f"{column} 0" if is_zero else f"{column} {value:.5g}"
-
 
 @dataclass(frozen=True)
 class FeatureDescriber:
@@ -96,7 +157,7 @@ class FeatureDescriber:
 
     plan: FeaturePlan
     history: str = HISTORY  # the text of that source
-    has_dates: bool = False  # times count from 1970, so that days of the week have names
+    clock: Clock = NO_CALENDAR
 
     @cached_property
     def sources(self) -> Sources:
@@ -143,28 +204,30 @@ class FeatureDescriber:
         """Where each categorical feature is in a row."""
         return {name: place for place, name in enumerate(self.plan.categorical)}
 
-    @property
-    def _clock_name(self) -> str:
-        """What follows an hour: the zone of the clock, if there is one."""
-        schema = self.plan.schema
-        if schema.time_zone_column is not None:
-            return " local time"
-        return "" if schema.time_zone is None else f" {schema.time_zone}"
+    @cached_property
+    def values(self) -> Values:
+        """The values of the file's columns."""
+        return Values(self.plan.schema)
 
     def is_raw_number(self, column: int) -> bool:
         """Whether a column of the panel, continuous ones first, is a number of the file."""
         names = self.plan.continuous
         return column < len(names) and names[column] in self.plan.schema.continuous
 
-    def describe_range(self, source: str, column: int, lower: float, upper: float) -> str:
-        """A range of a continuous column, whose bounds are on the panel's scale."""
-        scale = self._scales[self.plan.continuous[column]]
-        if math.isnan(lower):
-            return f"{source} missing"
-        low, high = (_round(scale.restore_cell(bound)) for bound in (lower, upper))
-        if math.isinf(upper):
-            return f"any {source}" if math.isinf(lower) else f"{source} above {low}"
-        return f"{source} up to {high}" if math.isinf(lower) else f"{source} {low} to {high}"
+    def describe_range(
+        self, source: str, column: int, bounds: tuple[float, float], row: DescribedRow
+    ) -> str:
+        """The value of a continuous column, and the range it is in, bounds on the panel's scale."""
+        name = self.plan.continuous[column]
+        text, value = self.values.format(row.given, name), self.values.number(row.given, name)
+        restore = self._scales[name].restore_cell
+        has_lower, has_upper = (math.isfinite(bound) for bound in bounds)
+        low = format_bound(restore(bounds[0]), value, is_above=True) if has_lower else ""
+        high = format_bound(restore(bounds[1]), value, is_above=False) if has_upper else ""
+        if has_lower and has_upper:
+            return f"{source} {text} ({low} to {high})"
+        limit = f" (above {low})" if has_lower else f" (up to {high})" if has_upper else ""
+        return f"{source} {text}{limit}"
 
     def _choose(self, source: str) -> Describe:
         if source == AVERAGE:
@@ -175,84 +238,88 @@ class FeatureDescriber:
         schema, column = self.plan.schema, self._columns.get(source)
         if column is None:
             return partial(self._describe_group, source)
-        describe = self._describe_category(column)
         if column in schema.continuous and column != schema.amount:
-            scale = self._scales.get(column)
-            own = self._describe_absence if scale is None else scale.describe
-            describe = partial(own, column)
+            return lambda row: f"{column} {self.values.format(row.given, column)}"
+        describe = self._describe_category(column)
         if column not in self.plan.counterparties:
             return describe
         prefix = self.plan.counterparty_prefixes[self.plan.counterparties.index(column)]
         return partial(self._describe_counterparty, prefix, describe)
 
-    def _number(self, row: FeatureRow, name: str) -> float:
+    def _number(self, row: DescribedRow, name: str) -> float:
         """A continuous feature in its own units; NaN if it is missing or unknown."""
         scale = self._scales.get(name)
         return math.nan if scale is None else scale.restore(row)
 
-    def _code(self, row: FeatureRow, name: str) -> int:
+    def _code(self, row: DescribedRow, name: str) -> int:
         """The code of a categorical feature; -1 if it is missing or unknown."""
         place = self._codes.get(name)
         return -1 if place is None else int(row.categorical.item(place))
 
-    def _describe_group(self, source: str, row: FeatureRow) -> str:
+    def _describe_group(self, source: str, row: DescribedRow) -> str:
         """The text for a group of engineered features."""
-        number = partial(self._number, row)
+        number, time = partial(self._number, row), row.given.time
+        clock = self.clock.localize(row.given.utc_offset)
         if source == AMOUNT:
-            schema = self.plan.schema
-            base = None if schema.rates is None else schema.rates.base
-            return _describe_amount(number(str(schema.amount)), number("amount_to_mean"), base)
+            return self._describe_amount(row)
         if source == PACE:
             return _describe_pace(number("since_last"), number("count_day"))
         if source == HOUR:
-            hour = number("hour_cos"), number("hour_sin"), number("hour_habit")
-            return _describe_hour(*hour, self._clock_name)
+            return f"at {clock.format_time(time)}{_describe_habit(number('hour_habit'))}"
         if source == WEEKDAY:
-            day = self._code(row, "weekday")
-            name = _WEEKDAYS[day] if self.has_dates else f"day {day + 1} of the week"
-            return (WEEKDAY if day < 0 else name) + _describe_habit(number("weekday_habit"))
+            return clock.format_weekday(time) + _describe_habit(number("weekday_habit"))
         if source == MISSING:
             count = f"{max(0.0, number('n_missing')):.0f}"  # 0 for NaN, whose comparisons fail
             return f"{count} field{'' if count == '1' else 's'} missing"
         is_first = self._code(row, "is_first")
         return f"{FIRST} of this customer" if is_first else "not the first transaction"
 
+    def _describe_amount(self, row: DescribedRow) -> str:
+        column = str(self.plan.schema.amount)
+        amount = self.values.number(row.given, column)
+        usual = _find_usual(amount, self._number(row, "amount_to_mean"))
+        text = f"amount {self.values.format(row.given, column)}"
+        return text + (_compare(amount, usual, "this customer's usual") if usual > 0 else "")
+
     def _describe_category(self, column: str) -> Describe:
-        """The category of a row, and whether it is new or changed."""
+        """The category of a row, and whether it is rare, new or changed."""
         plan, place = self.plan, self._codes.get(column)
-        texts = None
+        rarities: tuple[str, ...] = ()
         if column in plan.schema.categorical and place is not None:
             vocabulary = plan.vocabularies[plan.schema.categorical.index(column)]
-            rest = ("of a rare kind", "never seen before", "missing")  # the last has code -1
-            texts = tuple(f"{column} {name}" for name in (*vocabulary.frequent, *rest))
+            # The last has code -1.
+            rarities = ("",) * len(vocabulary.frequent) + (", rare", ", never seen before", "")
         news = {f"new_{column}": ", new for this customer", f"changed_{column}": ", changed"}
         flags = [(self._codes[name], text) for name, text in news.items() if name in self._codes]
 
-        def describe(row: FeatureRow) -> str:
-            text = column if texts is None or place is None else texts[row.categorical.item(place)]
+        def describe(row: DescribedRow) -> str:
+            value = self.values.text(row.given, column)
+            text = f"{column} {'missing' if value is None else shorten(value)}"
+            if value is not None and rarities and place is not None:
+                text += rarities[row.categorical.item(place)]
             more = (text for flag, text in flags if row.categorical.item(flag) == 1)
             return text + next(more, "")
 
         return describe
 
-    def _describe_absence(self, column: str, row: FeatureRow) -> str:
-        """A column that does not vary: only whether it is missing."""
-        return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
-
-    def _describe_counterparty(self, prefix: str, describe: Describe, row: FeatureRow) -> str:
+    def _describe_counterparty(self, prefix: str, describe: Describe, row: DescribedRow) -> str:
         """The counterparty's text with its fraud rate, its run of frauds and usual amount."""
         text, risk = describe(row), self._number(row, f"{prefix}_risk_month")
         if not math.isnan(risk):
             rate = 1 / (1 + math.exp(min(-risk, _MAX_EXPONENT)))
             is_known = not self._number(row, f"{prefix}_known_month") < _MIN_KNOWN
-            known = f"where {rate:.1%} of known transactions were fraud"
+            known = f"fraud rate there about {rate:.1%}"
             text += f", {known if is_known else 'with no known outcomes'}"
             run = round(_exp(self._number(row, f"{prefix}_run_frauds")) - 1, 2)  # NaN: unknown
             if is_known and run >= 1:
-                text += f", including the last {run:.0f}" if run > 1 else ", including the last one"
-        ratio = _exp(self._number(row, f"{prefix}_amount_to_mean"))
-        is_unusual = ratio >= 2.0 or ratio <= 0.5
-        return f"{text}, {ratio:.2g}x the usual amount there" if is_unusual else text
+                last = "one known was" if run == 1 else f"{run:.0f} known were"
+                text += f", the last {last} fraud"
+        amount = math.nan
+        if self.plan.schema.amount is not None:
+            amount = self.values.number(row.given, self.plan.schema.amount)
+        usual = _find_usual(amount, self._number(row, f"{prefix}_amount_to_mean"))
+        is_unusual = usual > 0 and not 0.5 < amount / usual < 2.0
+        return text + (_compare(amount, usual, "the usual there") if is_unusual else "")
 
 
 def _name_source(column: str) -> str:
@@ -260,20 +327,19 @@ def _name_source(column: str) -> str:
     return f"{column} column" if column in _RESERVED else column
 
 
-def _round(value: float) -> str:
-    """A number with three digits."""
-    return f"{float(f'{value:.3g}'):,.10g}"
-
-
 def _exp(value: float) -> float:
     return math.exp(min(value, _MAX_EXPONENT)) if not math.isnan(value) else math.nan
 
 
-def _describe_amount(amount: float, log_ratio: float, currency: str | None) -> str:
-    text = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
-    text += f" {currency}" if currency and not math.isnan(amount) else ""
-    usual = f", {_exp(log_ratio):.2g}x this customer's usual"
-    return text if math.isnan(log_ratio) else text + usual
+def _find_usual(amount: float, log_ratio: float) -> float:
+    """The mean, on a logarithmic scale, that an amount was compared with; 0 if there is none."""
+    if not amount > 0 or math.isnan(log_ratio):
+        return 0.0
+    return math.expm1(min(math.log1p(amount) - log_ratio, _MAX_EXPONENT))
+
+
+def _compare(amount: float, usual: float, whose: str) -> str:
+    return f", {format_times(amount / usual)} {whose} (about {format_rounded(usual)})"
 
 
 def _describe_pace(since_last: float, count_day: float) -> str:
@@ -287,14 +353,7 @@ def _describe_pace(since_last: float, count_day: float) -> str:
     text = f"{seconds / size:.1f} {unit} after the last"
     if math.isnan(count_day):
         return text
-    return f"{text}, about {math.expm1(min(max(count_day, 0.0), 30.0)):.1f} in the last day"
-
-
-def _describe_hour(cos: float, sin: float, habit: float, clock: str) -> str:
-    if math.isnan(cos) or math.isnan(sin):
-        return "hour"
-    minutes = round(math.atan2(sin, cos) / (2 * math.pi) * 1440) % 1440
-    return f"at {minutes // 60:02d}:{minutes % 60:02d}{clock}" + _describe_habit(habit)
+    return f"{text}, about {math.expm1(min(max(count_day, 0.0), 30.0)):.1f} a day lately"
 
 
 def _describe_habit(agreement: float) -> str:

@@ -15,7 +15,7 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.data.splits import Split, split_by_customer
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.errors import ConfigError, NotFittedError
 from turncoat.features import NEVER, UNKNOWN, Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel, select_fit_rows
 from turncoat.models.base import HiddenMarkovModel
@@ -33,8 +33,10 @@ from turncoat.scoring.chain_fitting import (
     combine_held_out,
     learn_causes,
 )
+from turncoat.scoring.explanations import Explainer, Explanation, find_rows
 from turncoat.scoring.hybrid import check_trees, fit_trees
 from turncoat.scoring.inference import Labels, PanelInference
+from turncoat.scoring.known_customers import KnownCustomers
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
 from turncoat.scoring.path import BeliefPath, compute_path_columns
 from turncoat.scoring.rankers import (
@@ -80,8 +82,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     """Scores transactions with a hidden Markov model.
 
     Scores are filtered (no row sees the future) and corrected (a probability of fraud, not regime
-    membership) unless `mode` and `kind` ask otherwise. After `fit`: `features_`, `model_` and
-    `calibration_`. `live` scores transactions as they arrive.
+    membership) unless `mode` and `kind` ask otherwise. After `fit`: `features_`, `model_`,
+    `calibration_` and `known_customers_`. `live` scores transactions as they arrive.
 
     `supervision="anchored"` holds labelled fit rows to the states of their class: the last
     `n_fraud_states` are fraud's, and a share `label_noise` of the labels may be wrong.
@@ -139,6 +141,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self._check_labels(transactions, split)
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
+        self.known_customers_ = KnownCustomers.sample(transactions)
         if self.kind in CHAIN_KINDS:
             with_trees, seed = self.kind in TREE_KINDS, self._chain.model.random_state
             causes = causes or learn_causes(self.features_, transactions, split, seed, with_trees)
@@ -209,8 +212,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         kind: str = "corrected",
         known_labels: ArrayLike | None = None,
         reasons: str = "none",
+        rows: ArrayLike | None = None,
     ) -> Scores:
-        """Scores of all transactions.
+        """Scores of all transactions, or only of `rows` with the others as their history.
 
         `known_labels` (0, 1, or -1 for unknown), each learnt before the customer's next
         transaction, condition later beliefs; no row's score depends on its own label. `reasons`
@@ -222,18 +226,22 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if reasons != "none" and mode != FILTERED:
             problem = f"reasons are those of filtered scores; mode is {mode!r}"
             raise ConfigError(f"{problem}. Use mode {FILTERED!r}, or no reasons")
-        panel = self.features_.transform(transactions)
-        ranker_scores = self._rank(transactions, panel, known_labels)
-        scores = self.score_panel(panel, mode, kind, ranker_scores, known_labels)
+        chosen = np.arange(transactions.n_rows) if rows is None else transactions.row_indices(rows)
+        own = _select_customers(transactions, chosen)
+        data, places = transactions.take(own), np.searchsorted(own, chosen)
+        if known_labels is not None and len(own) < transactions.n_rows:
+            known_labels = np.asarray(known_labels)[own]
+        panel = self.features_.transform(transactions, rows=own)
+        ranker_scores = self._rank(data, panel, known_labels)
+        scores = self.score_panel(panel, mode, kind, ranker_scores, known_labels).take(places)
         if reasons == "none":
             return scores
         path = self._inference.filter_path(panel, known_labels)
-        found: list[Reasons] = [()] * panel.n_rows
-        rows = np.flatnonzero(scores.probability >= min_probability)
-        for start in range(0, len(rows), _REASONS_ROWS):
-            some = rows[start : start + _REASONS_ROWS]
-            steps = _select_steps(panel, path, some, scores.n_seen[some], ranker_scores)
-            steps = _name_counterparties(steps, transactions.take(some))
+        found: list[Reasons] = [()] * len(scores.ids)
+        shown = np.flatnonzero(scores.probability >= min_probability)
+        for start in range(0, len(shown), _REASONS_ROWS):
+            some = shown[start : start + _REASONS_ROWS]
+            steps = _select_steps(data, panel, path, places[some], ranker_scores)
             for row, score in zip(some, self.live.score_steps(steps), strict=True):
                 found[row] = score.reasons
         return replace(scores, reasons=found)
@@ -296,43 +304,39 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
         Trees give the path one reason. `opens_path` adds the regimes' own: `Score.path_reasons`.
         """
-        self._check_fitted()
-        keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
-        own = np.flatnonzero(keys == str(customer))
-        source = transactions.source
-        if len(own) == 0:
-            first = f"The first customers are {', '.join(map(str, transactions.keys[:5]))}"
-            raise DataError(f"{source}: no customer {customer!r}. {first}")
-        if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
-            raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
-        rows = own if last is None else own[max(len(own) - last, 0) :]
-        if transaction is not None:
-            rows = rows[transactions.ids[rows].astype(str) == str(transaction)]
-        scores = self.explain_rows(transactions, rows, n_reasons=None, opens_path=opens_path)
-        return list(zip(transactions.ids[rows], scores, strict=True))
+        wanted = None if transaction is None else str(transaction)
+        rows = find_rows(transactions, str(customer), wanted)
+        rows = rows if last is None else rows[max(len(rows) - last, 0) :]
+        explained = self.explain_rows(transactions, rows, opens_path)
+        return [(id, one.score) for id, one in zip(transactions.ids[rows], explained, strict=True)]
 
     def explain_rows(
         self,
         transactions: Transactions,
-        rows: Array,
-        *,
-        n_reasons: int | None = 4,
+        rows: ArrayLike,
         opens_path: bool = False,
-    ) -> list[Score]:
-        """Filtered scores with reasons of some transactions, by rising row number.
+        n_reasons: int | None = None,
+    ) -> list[Explanation]:
+        """Some transactions, by rising row number, with filtered scores and their reasons.
 
-        Reasons beyond the `n_reasons` strongest become one; `opens_path` as in `explain`.
+        Reasons beyond the `n_reasons` strongest become one.
         """
         self._check_fitted()
-        codes = transactions.customer_codes
-        context = np.flatnonzero(np.isin(codes, np.unique(codes[rows])))
-        panel = self.features_.transform(transactions, rows=context)
-        ranker_scores = self._rank(transactions.take(context), panel)
-        path, places = self._inference.filter_path(panel), np.searchsorted(context, rows)
-        starts = np.searchsorted(codes, codes[rows])  # codes rise: a customer's first row
-        steps = _select_steps(panel, path, places, rows - starts + 1, ranker_scores)
-        steps = _name_counterparties(steps, transactions.take(rows))
-        return self.live.score_steps(steps, n_reasons=n_reasons, opens_path=opens_path)
+        chosen = transactions.row_indices(rows)
+        own = _select_customers(transactions, chosen)
+        data, places = transactions.take(own), np.searchsorted(own, chosen)
+        panel = self.features_.transform(transactions, rows=own)
+        ranker_scores = self._rank(data, panel)
+        path = self._inference.filter_path(panel)
+        steps = _select_steps(data, panel, path, places, ranker_scores)
+        scores = self.live.score_steps(steps, n_reasons=n_reasons, opens_path=opens_path)
+        part = transactions.take(chosen)
+        keys = np.repeat(part.keys, np.diff(part.offsets)).tolist()
+        labels: list[int | None] = [None] * len(chosen)
+        if part.labels is not None:
+            labels = [None if label < 0 else label for label in part.labels.tolist()]
+        explain = Explainer(self.live.values, self.live.clock).explain
+        return list(map(explain, map(str, part.ids), keys, labels, steps.rows, scores))
 
     def add_ranker(
         self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
@@ -386,7 +390,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def save(self, folder: Folder) -> None:
         """Write the detector into a folder, atomically; `turncoat.load` reads it."""
-        save_bundle(folder, Bundle(self._settings, *self._parts))
+        save_bundle(folder, Bundle(self._settings, *self._parts, self.known_customers_))
 
     def describe(self) -> str:
         """The regimes as a table, with what to know about the scores."""
@@ -529,7 +533,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def _replace_calibration(self, calibration: Calibration) -> Detector:
         other: Detector = clone(self)
         other.features_, other.model_ = self.features_, self.model_
-        other.calibration_ = calibration
+        other.calibration_, other.known_customers_ = calibration, self.known_customers_
         return other
 
 
@@ -542,7 +546,7 @@ def load(folder: Folder, calibration: int | None = None) -> Detector:
         if detector.anchoring is not None:
             detector.anchoring.allowed_states(bundle.calibration.n_states)
     detector.features_, detector.model_ = bundle.features, bundle.model
-    detector.calibration_ = bundle.calibration
+    detector.calibration_, detector.known_customers_ = bundle.calibration, bundle.known_customers
     return detector
 
 
@@ -569,24 +573,21 @@ def _check_calibration_part(data: Transactions, split: Split, purpose: str) -> N
     data.take(split.calibration).require_labels(purpose, "calibration")
 
 
+def _select_customers(data: Transactions, rows: Array) -> Array:
+    """All rows of the customers of some rows."""
+    is_chosen = np.zeros(len(data.customers), bool)
+    is_chosen[data.customer_codes[rows]] = True
+    return np.flatnonzero(is_chosen[data.customer_codes])
+
+
 def _select_steps(
-    panel: Panel, path: BeliefPath, rows: Array, n_seen: Array, ranker_scores: Array | None
+    data: Transactions, panel: Panel, path: BeliefPath, rows: Array, ranker_scores: Array | None
 ) -> FilterSteps:
-    """Rows of a panel as live scoring would have advanced by them."""
+    """Rows of a panel of these transactions as live scoring would have advanced by them."""
     cells = panel.continuous[rows], panel.categorical[rows]
     before, has_before, after, gaps_s = path.take(rows)
     beliefs = before, has_before, after
     ranks = None if ranker_scores is None else ranker_scores[rows]
     causes = None if panel.causes is None else panel.causes[rows]
-    return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks, causes, gaps_s=gaps_s)
-
-
-def _name_counterparties(steps: FilterSteps, rows: Transactions) -> FilterSteps:
-    """The steps with what reasons of causes say about these transactions."""
-    columns = []
-    for column in rows.schema.counterparties:
-        coded = rows.categories[column]
-        values = (*coded.values, None)  # the last has code -1
-        columns.append([values[code] for code in coded.codes[rows.file_rows].tolist()])
-    names = list(zip(*columns, strict=True)) if columns else [()] * rows.n_rows
-    return steps._replace(times=rows.times, counterparties=names)
+    n_seen, given = data.n_seen[rows].tolist(), data.take(rows).list_rows()
+    return FilterSteps([], *cells, *beliefs, n_seen, ranks, causes, given, gaps_s)

@@ -14,7 +14,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow
 from turncoat.errors import ConfigError, DataError, StateError
-from turncoat.features import UNKNOWN, FeatureRow, Features, FeatureState
+from turncoat.features import UNKNOWN, Features, FeatureState
 from turncoat.features.chains import COUNTERPARTY_OUTPUTS, select_causes
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.numerics.episodes import LABEL, LAST_TIME, STATE_SIZE, advance_episodes
@@ -22,12 +22,13 @@ from turncoat.numerics.intruder import OUTPUTS
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.cause_texts import (
     TransactionDescriber,
+    Unusual,
     describe_compromise,
     describe_intruder,
-    find_step_start,
 )
 from turncoat.scoring.causes import CauseScore
-from turncoat.scoring.descriptions import HISTORY, FeatureDescriber
+from turncoat.scoring.descriptions import AMOUNT, HISTORY, DescribedRow, FeatureDescriber, Values
+from turncoat.scoring.formatting import NO_CALENDAR, Clock, shorten
 from turncoat.scoring.path import BeliefPath, compute_path_columns
 from turncoat.scoring.rankers import CausesRanker, CorrectedCausesRanker, RankerRows, XGBoostRanker
 from turncoat.scoring.reasons import Reasons, list_reasons
@@ -73,8 +74,7 @@ class FilterSteps(NamedTuple):
     n_seen: Sequence[int]  # transactions of the customer, this one included
     ranker_scores: Array | None  # [N]; None without a ranker
     causes: Array | None = None  # [N, C]; None without two-sided chains
-    times: Array | None = None  # [N] seconds; only reasons of causes need them and the next
-    counterparties: Sequence[tuple[str | None, ...]] = ()  # [N] values of their columns
+    rows: Sequence[TransactionRow] = ()  # [N] as given; only reasons need them
     gaps_s: Array | None = None  # [N] as in `BeliefPath`
 
     @property
@@ -88,13 +88,9 @@ class FilterSteps(NamedTuple):
         beliefs = self.prior_beliefs[rows], self.has_prior[rows], self.beliefs[rows]
         scores = None if self.ranker_scores is None else self.ranker_scores[rows]
         gaps_s = None if self.gaps_s is None else self.gaps_s[rows]
-        steps = FilterSteps([], *cells, *beliefs, [], scores, gaps_s=gaps_s)
-        if self.causes is None or self.times is None:
-            return steps
-        names = [self.counterparties[row] for row in rows]
-        return steps._replace(
-            causes=self.causes[rows], times=self.times[rows], counterparties=names
-        )
+        causes = None if self.causes is None else self.causes[rows]
+        given = [self.rows[row] for row in rows]
+        return FilterSteps([], *cells, *beliefs, [], scores, causes, given, gaps_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,10 +130,7 @@ class LiveScorer:
         stepped = self.model.step_batch(stored, is_known, cells, codes, customers, gaps_s)
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
-        steps = FilterSteps([], cells, codes, *stepped, n_seen, None, causes, gaps_s=gaps_s)
-        if causes is not None:
-            names = [row.counterparties for row in rows]
-            steps = steps._replace(times=times, counterparties=names)
+        steps = FilterSteps([], cells, codes, *stepped, n_seen, None, causes, rows, gaps_s)
         scores = None if ranker is None else ranker.score(self._make_ranker_rows(steps, rows))
         chain = self.calibration.episodes
         if scores is not None and chain is not None:
@@ -238,12 +231,21 @@ class LiveScorer:
         return self.features.plan.schema.time_format is not None or last >= _CALENDAR_FROM_S
 
     @cached_property
+    def clock(self) -> Clock:
+        """How times are shown."""
+        return Clock.of(self.features.plan.schema) if self.has_calendar_times else NO_CALENDAR
+
+    @property
+    def values(self) -> Values:
+        """The values of a transaction's columns."""
+        return self._describers[0].values
+
+    @cached_property
     def _describers(self) -> tuple[FeatureDescriber, FeatureDescriber]:
         """Of the regimes' reasons, and of the trees'."""
         ranker = self.calibration.ranker
         texts = HISTORY, HISTORY if ranker is None else ranker.history_text
-        plan, has_dates = self.features.plan, self.has_calendar_times
-        regimes, trees = (FeatureDescriber(plan, text, has_dates) for text in texts)
+        regimes, trees = (FeatureDescriber(self.features.plan, text, self.clock) for text in texts)
         return regimes, trees
 
     def _explain(
@@ -251,13 +253,14 @@ class LiveScorer:
     ) -> tuple[list[Reasons], list[Reasons]]:
         """Reasons of each transaction and, if trees gave them, of the history that they saw."""
         cells, codes, ranker = steps.continuous, steps.categorical, self.calibration.ranker
-        rows, has_trees = list(map(FeatureRow, cells, codes)), isinstance(ranker, XGBoostRanker)
+        rows = list(map(DescribedRow, cells, codes, steps.rows))
+        has_trees = isinstance(ranker, XGBoostRanker)
         of_regimes: list[Reasons] = [()] * len(rows)
         if isinstance(ranker, CausesRanker):
-            return self._explain_causes(ranker.source, steps, n_reasons), of_regimes
+            return self._explain_causes(ranker.source, steps, rows, n_reasons), of_regimes
         if isinstance(ranker, CorrectedCausesRanker):
             if opens_path:
-                of_regimes = self._explain_causes(ranker.cause_score, steps, n_reasons)
+                of_regimes = self._explain_causes(ranker.cause_score, steps, rows, n_reasons)
         elif (opens_path or not has_trees) and self.model.n_states > 1:
             fraud_state = self.calibration.regimes[FILTERED].fraud_state
             predicted = steps.path.predict(self.model)
@@ -271,26 +274,34 @@ class LiveScorer:
         return list_reasons(terms, self._describers[1], rows, n_reasons), of_regimes
 
     def _explain_causes(
-        self, score: CauseScore, steps: FilterSteps, n_reasons: int | None
+        self,
+        score: CauseScore,
+        steps: FilterSteps,
+        rows: Sequence[DescribedRow],
+        n_reasons: int | None,
     ) -> list[Reasons]:
         cells, causes = (steps.continuous, steps.categorical), np.asarray(steps.causes)
-        plan, has_calendar = self.features.plan, self.has_calendar_times
-        own = TransactionDescriber(self._describers[0], score.scorecard).describe(*cells)
-        profile = plan.all_chains.profile_columns
+        plan, describer = self.features.plan, self._describers[0]
+        own = TransactionDescriber(describer, score.scorecard).describe(rows)
+        profile, values = plan.all_chains.profile_columns, describer.values
         texts = []
-        for facts, time, values, transaction in zip(
-            causes, np.asarray(steps.times), steps.counterparties, own, strict=True
+        for facts, row, is_first, transaction in zip(
+            causes, rows, ~steps.has_prior, own, strict=True
         ):
-            now = find_step_start(float(time), has_calendar)
-            *about, oddest = facts[_CUSTOMER_FACTS].tolist()
-            column = "" if math.isnan(oddest) or not profile else profile[int(oddest)]
-            customer = describe_intruder("" if column == plan.schema.amount else column, *about)
-            others = []
-            for place, (name, value) in enumerate(zip(plan.counterparties, values, strict=True)):
-                seen = facts[select_causes(place)][_COUNTERPARTY_FACTS]
-                who = name if value is None else f"{name} {value}"
-                others.append(describe_compromise(who, now, *seen.tolist()))
-            texts.append((customer, *others, transaction))
+            times_usual, *about, oddest = facts[_CUSTOMER_FACTS].tolist()
+            column = plan.schema.amount if math.isnan(oddest) else profile[int(oddest)]
+            name = AMOUNT if column in (None, plan.schema.amount) else str(column)
+            shown, value = "", math.nan
+            if column is not None:
+                shown, value = values.format(row.given, column), values.number(row.given, column)
+            unusual = Unusual(name, shown, value, times_usual, bool(is_first))
+            others, clock = [], self.clock.localize(row.given.utc_offset)
+            named = zip(plan.counterparties, row.given.counterparties, strict=True)
+            for place, (party, value_) in enumerate(named):
+                seen = facts[select_causes(place)][_COUNTERPARTY_FACTS].tolist()
+                who = party if value_ is None else f"{party} {shorten(value_)}"
+                others.append(describe_compromise(who, clock, row.given.time, *seen))
+            texts.append((describe_intruder(unusual, *about), *others, transaction))
         return score.explain(plan.counterparties, *cells, causes, texts, n_reasons)
 
     def _make_ranker_rows(

@@ -16,10 +16,9 @@ from msgspec import Meta, Struct
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError
-from turncoat.features import FeatureRow
 from turncoat.models.live import LogOddsContributions
 from turncoat.numerics.jit import jit_exact
-from turncoat.scoring.descriptions import OTHERS, FeatureDescriber
+from turncoat.scoring.descriptions import OTHERS, DescribedRow, FeatureDescriber
 
 
 class Reason(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -57,7 +56,7 @@ def parse_min_probability(which: str) -> float:
 def list_reasons(
     contributions: LogOddsContributions,
     describer: FeatureDescriber,
-    rows: Sequence[FeatureRow],
+    rows: Sequence[DescribedRow],
     n_reasons: int | None = None,
 ) -> list[Reasons]:
     """Reasons of each row, strongest first: terms summed by source, the weakest as one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +69,16 @@ class Scores:
     def regime(self) -> Array:
         """The most likely regime of every row [N]."""
         return np.asarray(self.belief.argmax(axis=1))
+
+    def take(self, rows: Array) -> Scores:
+        """The scores of some transactions."""
+        columns: dict[str, Any] = {
+            field.name: values[rows]
+            for field in fields(self)
+            if isinstance(values := getattr(self, field.name), np.ndarray)
+        }
+        reasons = None if self.reasons is None else [self.reasons[row] for row in rows]
+        return replace(self, **columns, reasons=reasons)
 
     def frame(self) -> pl.DataFrame:
         """A table with a row per transaction."""

@@ -19,11 +19,19 @@ from turncoat import __version__
 from turncoat.scoring.drift import DriftReport
 from turncoat.serving import responses
 from turncoat.serving.auth import LABEL, READ, SCORE, ApiKeyAuthenticator, RateLimiter, load_keys
-from turncoat.serving.batch import BatchEndpoint
-from turncoat.serving.decoding import LabelRequest, decode_label
+from turncoat.serving.batch import LabelBatchEndpoint, ScoreBatchEndpoint
+from turncoat.serving.decoding import LabelRequest
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.middleware import ANY_KEY, AuthMiddleware, ErrorMiddleware, LimitedHandler
-from turncoat.serving.openapi import Endpoint, Lines, ServedTransaction, Text, describe, render_page
+from turncoat.serving.openapi import (
+    Endpoint,
+    LabelLines,
+    Lines,
+    ServedTransaction,
+    Text,
+    describe,
+    render_page,
+)
 from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
 
@@ -50,8 +58,8 @@ def create_app(
         if endpoint.key_scope is not None:
             limiter = rate_limiter if endpoint.is_rate_limited else RateLimiter(0.0)
             layers.append(Middleware(AuthMiddleware, authenticator, limiter, endpoint.key_scope))
-        if endpoint.handler is BatchEndpoint:
-            app: ASGIApp = BatchEndpoint(service, rate_limiter, is_stopping)
+        if endpoint.handler in (ScoreBatchEndpoint, LabelBatchEndpoint):
+            app: ASGIApp = endpoint.handler(service, rate_limiter, is_stopping)
         else:
             app = LimitedHandler(endpoint.handler, settings, endpoint.body is not None)
         return Route(endpoint.path, app, methods=[endpoint.method], middleware=layers)
@@ -86,8 +94,8 @@ async def score(request: Request) -> Response:
 async def label(request: Request) -> Response:
     """Report a label."""
     service: Service = request.app.state.service
-    schema = service.registry.current.decoder.plan.schema
-    return _json(await service.label(*decode_label(request.scope["body"], schema)))
+    decoded = await service.decode_label(request.scope["body"])
+    return _json(await service.batcher.submit(decoded))
 
 
 async def customer(request: Request) -> Response:
@@ -182,8 +190,9 @@ _SCORED = responses.ScoredTransaction | responses.DuplicateResponse
 
 ENDPOINTS = (
     Endpoint("POST", "/v1/score", score, SCORE, _SCORED, ServedTransaction, (409, 422, 503)),
-    Endpoint("POST", "/v1/score/batch", BatchEndpoint, SCORE, Lines, Lines),
+    Endpoint("POST", "/v1/score/batch", ScoreBatchEndpoint, SCORE, Lines, Lines),
     Endpoint("POST", "/v1/labels", label, LABEL, _LABELED, LabelRequest, (404, 422, 503)),
+    Endpoint("POST", "/v1/labels/batch", LabelBatchEndpoint, LABEL, LabelLines, LabelLines),
     Endpoint("GET", "/v1/customers/{customer:any}", customer, READ, _RECORD, errors=(404, 503)),
     Endpoint("GET", "/v1/model", model, READ, dict),
     Endpoint("GET", "/v1/drift", drift, READ, DriftReport),

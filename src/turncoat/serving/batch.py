@@ -1,4 +1,4 @@
-"""The batch endpoint: NDJSON in, NDJSON out, scored and answered in order while lines arrive.
+"""The batch endpoints: NDJSON in, NDJSON out, processed and answered in order while lines arrive.
 
 Each batch runs two tasks: one reads and submits lines, one sends their responses. The first may run
 ahead, so that a client may send its whole batch before it reads; all batches of a process together
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,22 +22,20 @@ from starlette.types import Receive, Scope, Send
 from turncoat.errors import TurncoatError
 from turncoat.serving import middleware
 from turncoat.serving.auth import RateLimiter
-from turncoat.serving.batcher import RETRYABLE_ERRORS, OutOfOrderError, ShuttingDownError
+from turncoat.serving.batcher import RETRYABLE_ERRORS, Item, OutOfOrderError, ShuttingDownError
 from turncoat.serving.responses import ErrorResponse, ScoredResponse, encode_json
 from turncoat.serving.service import Service
+from turncoat.serving.updater import Response
 
-_MAX_IN_FLIGHT = 64  # lines of a batch that are scored at the same time
+_MAX_IN_FLIGHT = 64  # lines of a batch that are processed at the same time
 _MAX_BUFFERED_LINES = 100_000  # about 128 MB of responses that clients have not read
 _MAX_CHUNK_BYTES = 65_536
 _log = logging.getLogger("turncoat")
 
 
 @dataclass
-class BatchEndpoint:
-    """Score many transactions, one JSON object per line.
-
-    Each line is answered by a line, in order; a line in error by its error.
-    """
+class BatchEndpoint(ABC):
+    """Serves batches. Each line is answered by a line, in order; a line in error by its error."""
 
     service: Service
     rate_limiter: RateLimiter
@@ -50,12 +49,38 @@ class BatchEndpoint:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _Batch(self, scope["caller"], receive, send).run()
 
+    @abstractmethod
+    async def decode(self, line: bytes) -> Item:
+        """Return the request of a line."""
+
+
+class ScoreBatchEndpoint(BatchEndpoint):
+    """Score many transactions, one JSON object per line.
+
+    Each line is answered by a line, in order; a line in error by its error.
+    """
+
+    async def decode(self, line: bytes) -> Item:
+        """Return the transaction of a line."""
+        return self.service.registry.current.decoder.decode(line)
+
+
+class LabelBatchEndpoint(BatchEndpoint):
+    """Report many labels, one JSON object per line.
+
+    Each line is answered by a line, in order; a line in error by its error.
+    """
+
+    async def decode(self, line: bytes) -> Item:
+        """Return the label of a line."""
+        return await self.service.decode_label(line)
+
 
 class _PendingLine(NamedTuple):
     """A line whose response is due."""
 
     number: int
-    result: asyncio.Future[ScoredResponse] | Exception
+    result: asyncio.Future[Response] | Exception
     customer: str | None = None
     deadline: float = 0.0  # by the loop's clock
 
@@ -70,7 +95,7 @@ class _Batch:
         self._last_received, self._stop_at = self._loop.time(), math.inf
         self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
         self._pending: asyncio.Queue[_PendingLine | None] = asyncio.Queue()
-        self._latest: dict[str, asyncio.Future[ScoredResponse]] = {}  # unanswered, by customer
+        self._latest: dict[str, asyncio.Future[Response]] = {}  # unanswered, by customer
         self._to_resend: set[str] = set()  # customers with a line that was not written
 
     async def run(self) -> None:
@@ -116,7 +141,7 @@ class _Batch:
                 self._n_lines += 1
                 if line.strip():
                     await self._wait_for_turn()
-                    self._put(self._submit(line))
+                    self._put(await self._submit(line))
             if has_more:
                 self._check_shutdown()
             if len(rest) > self._settings.max_body_bytes:
@@ -143,16 +168,16 @@ class _Batch:
         if now >= self._stop_at:
             raise ShuttingDownError
 
-    def _submit(self, line: bytes) -> _PendingLine:
-        """Queue a line's transaction behind the customer's earlier lines."""
+    async def _submit(self, line: bytes) -> _PendingLine:
+        """Queue a line's request behind the customer's earlier lines."""
         customer = None
         try:
             middleware.check_size(len(line), self._settings, "a line")
-            transaction = self._service.registry.current.decoder.decode(line)
-            customer = transaction.customer
+            request = await self._endpoint.decode(line)
+            customer = request.customer
             if customer in self._to_resend:
                 raise OutOfOrderError
-            future = self._service.batcher.submit(transaction, self._latest.get(customer))
+            future = self._service.batcher.submit(request, self._latest.get(customer))
         except (TurncoatError, HTTPException) as error:
             self._in_flight.release()
             if customer is not None and isinstance(error, RETRYABLE_ERRORS):
@@ -188,7 +213,8 @@ class _Batch:
             if isinstance(line.result, Exception):
                 raise line.result
             async with asyncio.timeout_at(line.deadline):
-                return (await line.result).body
+                found = await line.result
+                return found.body if isinstance(found, ScoredResponse) else encode_json(found)
         except TimeoutError:
             error: Exception = middleware.DeadlineError(self._settings.request_timeout_s)
         except Exception as problem:

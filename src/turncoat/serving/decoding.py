@@ -112,8 +112,8 @@ class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The body of a label request."""
 
     id: Key | Integer
-    customer: Key | Integer  # as in the score's response
     label: Literal[0, 1] | _Word  # 1 for fraud, 0 for genuine, or a word of the label column
+    customer: Key | Integer | None = None  # as in the score's response; None: as in the log
 
 
 _label_decoder = msgspec.json.Decoder(LabelRequest)
@@ -121,19 +121,21 @@ _LABEL_HINTS = {"unknown field": f"The fields are {', '.join(LabelRequest.__stru
 _LABEL_RULE = "`label` must be 1 for fraud or 0 for genuine, or a word of the label column for them"
 
 
-def decode_label(body: bytes, schema: Schema) -> tuple[str, str, int]:
+def decode_label(body: bytes, schema: Schema) -> tuple[str | None, str, int]:
     """Return customer, id and label of a JSON object; a FieldError names the field that is wrong.
 
-    Words mean the same as in the label column of a file.
+    The customer is None if it is not given. Words mean the same as in the label column of a file.
     """
     try:
         request = _label_decoder.decode(body)
     except _JSON_ERRORS as problem:
         raise _explain(problem, _LABEL_HINTS, {"label": _LABEL_RULE}) from None
-    label = parse_label(request.label, schema)
+    is_word = isinstance(request.label, str)
+    label = parse_label(request.label, schema) if is_word else int(request.label)
     if label not in (FRAUD, GENUINE):
         raise FieldError(f"{request.label!r}: {_LABEL_RULE}", "label")
-    return str(request.customer), str(request.id), label
+    customer = None if request.customer is None else str(request.customer)
+    return customer, str(request.id), label
 
 
 def _explain(problem: Exception, hints: Mapping[str, str], rules: Mapping[Any, str]) -> DataError:

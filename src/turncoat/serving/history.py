@@ -23,7 +23,7 @@ from turncoat.serving.records import (
     unpack_log_content,
 )
 from turncoat.serving.rounds import RecordUpdate
-from turncoat.serving.stores.protocol import SCORE, EntryFilters, LogEntry, Store, matches
+from turncoat.serving.stores.protocol import SCORE, EntryFilters, LogEntry, RecordStore, matches
 
 _Belief = tuple[bytes | None, str]  # a state, None if there is none yet, and its source
 _ALL = 2**31 - 1  # entries of one transaction: its label may have been reported many times
@@ -34,7 +34,7 @@ _LOOKBACK_LIMITS = (2, 50)  # entries in which the belief at an earlier time is 
 class ScoreHistory:
     """The log as one batch sees it: the store's entries, and the entries the batch will add."""
 
-    def __init__(self, store: Store, detector: Detector, pending: Sequence[LogEntry]) -> None:
+    def __init__(self, store: RecordStore, detector: Detector, pending: Sequence[LogEntry]) -> None:
         """`pending` are the entries of the batch, oldest first; the list grows."""
         self._store, self._detector, self._pending = store, detector, pending
 

@@ -1,26 +1,29 @@
-"""Work on a store beside the live requests: replay history, collect labels, erase customers."""
+"""Work on a store beside the live requests: replay and score files, collect labels, erase."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import polars as pl
 
 from turncoat.arrays import Array
 from turncoat.data.json_rows import DEFAULT_ID_FIELD, list_fields
 from turncoat.data.parsing import parse_row
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ContentionError, DataError
+from turncoat.errors import ContentionError, DataError, StoreError
 from turncoat.scoring import Detector
 from turncoat.serving.decoding import Pseudonymiser, Transaction
 from turncoat.serving.records import customer_key, unpack_log_content
+from turncoat.serving.responses import DuplicateResponse, ScoredTransaction, decode_score
 from turncoat.serving.stores.protocol import LABEL, RecordWrite, Store
 from turncoat.serving.updater import BeliefUpdater, Response
 from turncoat.storage import digest as compute_digest
 
-_REPLAY_BATCH_SIZE = 256
+_BATCH_SIZE = 256
 
 
 async def replay(
@@ -37,18 +40,20 @@ async def replay(
     condition no belief.
     """
     order, counter, done = _order_by_time(transactions), 0, 0
-    digest = _digest_file(transactions, detector, pseudonymiser)
-    key = f"replay:{digest}"
+    digest = digest_file(transactions)
+    about = [digest, detector.digest_, pseudonymiser is not None]
+    key = f"replay:{compute_digest(about)[:32]}"
     if earlier := (await updater.store.read_records([key])).get(key):
         counter, done = earlier.counter, msgspec.msgpack.decode(earlier.data, type=int)
         yield order[:done], []
-    size, has_counterparties = _REPLAY_BATCH_SIZE, bool(detector.features_.plan.counterparties)
+    size, builder = _BATCH_SIZE, _TransactionBuilder(transactions, detector, pseudonymiser, digest)
+    has_labels = transactions.labels is not None
     while done < len(order):
         rows = order[done : done + size]
-        made = _make_transactions(transactions, rows, has_counterparties, pseudonymiser, digest)
+        made = builder.build(rows, label_follows=has_labels, is_replayed=True)
         writes = [RecordWrite(key, counter, msgspec.msgpack.encode(done + len(rows)))]
         try:
-            responses = await updater.process_batch(detector, list(made), writes)
+            responses = await updater.process_batch(detector, made, writes)
         except ContentionError:
             if size == 1:
                 raise
@@ -58,10 +63,35 @@ async def replay(
         yield rows, responses
 
 
-def _digest_file(
-    transactions: Transactions, detector: Detector, pseudonymiser: Pseudonymiser | None
-) -> str:
-    """Return a digest of the file's content, the model, and whether names are pseudonyms."""
+async def score_file(
+    updater: BeliefUpdater,
+    detector: Detector,
+    transactions: Transactions,
+    pseudonymiser: Pseudonymiser | None = None,
+) -> AsyncIterator[tuple[Array, list[Response]]]:
+    """Score a file's transactions in time order as the service does; yield rows and responses.
+
+    A transaction that the store knows gets its first response again, so a file may be scored again.
+    Labels count as in `replay`; transactions without one wait for theirs.
+    """
+    order = _order_by_time(transactions)
+    builder = _TransactionBuilder(transactions, detector, pseudonymiser, digest_file(transactions))
+    for start in range(0, len(order), _BATCH_SIZE):
+        rows = order[start : start + _BATCH_SIZE]
+        batch = builder.build(rows, label_follows=True, is_replayed=False)
+        responses = []
+        for row, response in zip(rows, await updater.process_batch(detector, batch), strict=True):
+            if isinstance(response, StoreError):
+                raise response
+            if isinstance(response, Exception):
+                place = f"row {transactions.file_rows[row] + 1}"
+                raise DataError(f"{transactions.source}, {place}: {response}") from response
+            responses.append(response)
+        yield rows, responses
+
+
+def digest_file(transactions: Transactions) -> str:
+    """Return 32 hex digits of everything that was read of a file."""
     names = {name: list(each.values) for name, each in transactions.categories.items()}
     arrays = {
         "times": transactions.times,
@@ -73,34 +103,40 @@ def _digest_file(
     }
     if transactions.labels is not None:
         arrays["labels"] = transactions.labels
-    has_pseudonyms, customers = pseudonymiser is not None, transactions.customers.tolist()
-    return compute_digest([detector.digest_, has_pseudonyms, customers, names], arrays)[:32]
+    return compute_digest([transactions.customers.tolist(), names], arrays)[:32]
 
 
-def _make_transactions(
-    transactions: Transactions,
-    rows: Array,
-    has_counterparties: bool,
-    pseudonymiser: Pseudonymiser | None,
-    digest: str,
-) -> Iterator[Transaction]:
-    """Yield rows of a file as decoded transactions."""
-    schema, ids = transactions.schema, transactions.ids[rows].astype(str).tolist()
-    customers = transactions.customers[transactions.customer_codes[rows]].tolist()
-    has_labels = transactions.labels is not None
-    labels = np.asarray(transactions.labels)[rows] if has_labels else np.full(len(rows), -1)
-    for i, fields in enumerate(list_fields(transactions, rows)):
-        customer, time = customers[i], float(transactions.times[rows[i]])
-        id = ids[i] if schema.id is not None else f"{digest[:12]}-{ids[i]}"  # its row number
-        fields[schema.id or DEFAULT_ID_FIELD] = id
-        if pseudonymiser is not None:
-            customer = pseudonymiser.pseudonymise(customer)
-            fields |= dict.fromkeys(schema.customer, customer)
-        row = parse_row(schema, fields)._replace(time=time)
-        label = None if labels[i] < 0 else int(labels[i])
-        others = row.counterparties if has_counterparties else ()
-        values = id, time, customer, others, row, msgspec.json.encode(fields), schema
-        yield Transaction(*values, label_follows=has_labels, is_replayed=True, label=label)
+@dataclass(frozen=True)
+class _TransactionBuilder:
+    """Makes decoded transactions of the rows of a file."""
+
+    transactions: Transactions
+    detector: Detector
+    pseudonymiser: Pseudonymiser | None
+    digest: str  # of the file: part of the ids if it has none
+
+    def build(self, rows: Array, label_follows: bool, is_replayed: bool) -> list[Transaction]:
+        """Return rows of the file as transactions."""
+        transactions, rename = self.transactions, self.pseudonymiser
+        schema, ids = transactions.schema, transactions.ids[rows].astype(str).tolist()
+        customers = transactions.customers[transactions.customer_codes[rows]].tolist()
+        labels = np.full(len(rows), -1)
+        if transactions.labels is not None:
+            labels = transactions.labels[rows]
+        found = []
+        for i, fields in enumerate(list_fields(transactions, rows)):
+            customer, time = customers[i], float(transactions.times[rows[i]])
+            id = ids[i] if schema.id is not None else f"{self.digest[:12]}-{ids[i]}"
+            fields[schema.id or DEFAULT_ID_FIELD] = id
+            if rename is not None:
+                customer = rename.pseudonymise(customer)
+                fields |= dict.fromkeys(schema.customer, customer)
+            row = parse_row(schema, fields)._replace(time=time)
+            label = None if labels[i] < 0 else int(labels[i])
+            others = row.counterparties if self.detector.features_.plan.counterparties else ()
+            values = id, time, customer, others, row, msgspec.json.encode(fields), schema
+            found.append(Transaction(*values, label_follows, is_replayed, label))
+        return found
 
 
 def _order_by_time(transactions: Transactions) -> Array:
@@ -108,6 +144,50 @@ def _order_by_time(transactions: Transactions) -> Array:
     ids = transactions.ids
     ranks = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
     return np.lexsort((ranks, transactions.times))
+
+
+_RESPONSE_COLUMNS: dict[str, Any] = {
+    **dict.fromkeys(("probability", "lower", "upper", "raw_membership"), pl.Float64),
+    "regime": pl.Int64,
+    "entropy": pl.Float64,
+    "n_seen": pl.Int64,
+    "reasons": pl.String,
+    "late": pl.Boolean,
+    "belief_source": pl.String,
+    "model": pl.String,
+    "calibration": pl.Int64,
+}
+
+
+def tabulate_responses(
+    transactions: Transactions, bodies: Sequence[bytes], kind: str
+) -> pl.DataFrame:
+    """Return a table like that of `Scores.frame` from the responses to N transactions.
+
+    A transaction whose first response is no longer in the log has nothing but its probability.
+    """
+    found = [decode_score(body) for body in bodies]
+    table = pl.DataFrame([*map(_list_cells, found)], _RESPONSE_COLUMNS, orient="row")
+    beliefs = [one.belief if isinstance(one, ScoredTransaction) else () for one in found]
+    for k in range(max(map(len, beliefs), default=0)):
+        own = [belief[k] if k < len(belief) else None for belief in beliefs]
+        table = table.with_columns(pl.Series(f"belief_{k}", own, dtype=pl.Float64))
+    keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
+    score = table["raw_membership" if kind == "raw" else "probability"].alias("score")
+    columns = {"id": transactions.ids, "customer": keys, "time": transactions.times}
+    if transactions.labels is not None:
+        table = table.with_columns(label=pl.Series(transactions.labels).replace(-1, None))
+    return pl.DataFrame(columns).with_columns(score).hstack(table)
+
+
+def _list_cells(one: ScoredTransaction | DuplicateResponse) -> tuple[Any, ...]:
+    """Return the cells of `_RESPONSE_COLUMNS`."""
+    if isinstance(one, DuplicateResponse):
+        return one.probability, *[None] * (len(_RESPONSE_COLUMNS) - 1)
+    numbers = one.probability, *one.interval, one.raw_membership, one.regime, one.entropy
+    reasons = "; ".join(map(str, one.reasons)) or None
+    versions = one.model, one.calibration
+    return *numbers, one.n_seen, reasons, one.late, one.belief_source, *versions
 
 
 class LabeledScores(NamedTuple):
@@ -141,6 +221,8 @@ async def collect_labeled_scores(
                 reported[name] = int(content.label or 0)
             elif content.model == detector.digest_ and not content.is_replayed:
                 scored.setdefault(name, (entry.written_at, content.belief, content.external))
+                if content.label is not None:  # of a scored file
+                    reported.setdefault(name, content.label)
     if include_unreported:
         names = sorted(name for name, (at, *_) in scored.items() if at <= now - delay)
     else:

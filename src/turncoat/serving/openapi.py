@@ -18,8 +18,10 @@ from turncoat.serving.responses import ErrorResponse
 Json = dict[str, Any]
 ServedTransaction = NewType("ServedTransaction", Json)  # of the model in service
 Lines = NewType("Lines", str)  # NDJSON
+LabelLines = NewType("LabelLines", str)  # NDJSON
 Text = NewType("Text", str)
-_MEDIA_TYPES = {Lines: "application/x-ndjson", Text: "text/plain"}
+_NDJSON = "application/x-ndjson"
+_MEDIA_TYPES = {Lines: _NDJSON, LabelLines: _NDJSON, Text: "text/plain"}
 _RETRY = "`Retry-After` says when to try again."
 _ERRORS = {
     400: "The body is not JSON.",
@@ -66,7 +68,9 @@ def describe(endpoints: Iterable[Endpoint], decoder: TransactionDecoder, needs_k
         return {_MEDIA_TYPES.get(content, "application/json"): {"schema": schema, **example}}
 
     line = msgspec.json.encode(decoder.example).decode()
-    examples = {ServedTransaction: decoder.example, Lines: line, LabelRequest: _EXAMPLE_LABEL}
+    label = msgspec.json.encode(_EXAMPLE_LABEL).decode()
+    examples = {ServedTransaction: decoder.example, Lines: line}
+    examples |= {LabelRequest: _EXAMPLE_LABEL, LabelLines: label}
     paths: Json = {}
     for endpoint in endpoints:
         statuses = set(endpoint.errors)

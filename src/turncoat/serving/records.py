@@ -25,14 +25,25 @@ def customer_key(customer: str) -> str:
     return f"c:{customer}"
 
 
+def customer_name(key: str) -> str:
+    """Return the customer whose record has this key."""
+    return key.removeprefix("c:")
+
+
 def counterparty_key(column: str, name: str) -> str:
     """Return the key of a counterparty's record: equal names in two columns are two records."""
     return _start_key(column) + name
 
 
+def split_key(key: str) -> tuple[str, str]:
+    """Return the column and the name of a counterparty's record."""
+    _, column, name = key.split(":", 2)
+    return unquote(column), name
+
+
 def find_column(key: str) -> str:
     """Return the column of a counterparty's record."""
-    return unquote(key.split(":", 2)[1])
+    return split_key(key)[0]
 
 
 @cache

@@ -130,11 +130,19 @@ class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 encode_json = msgspec.json.Encoder().encode
-_decode_scored = msgspec.json.Decoder(ScoredTransaction).decode
+decode_scored = msgspec.json.Decoder(ScoredTransaction).decode
+
+
+def decode_score(body: bytes) -> ScoredTransaction | DuplicateResponse:
+    """Return the response that was sent as these bytes."""
+    try:
+        return decode_scored(body)
+    except msgspec.ValidationError:  # most fields are missing
+        return msgspec.json.decode(body, type=DuplicateResponse)
 
 
 def mark_duplicate(body: bytes) -> ScoredResponse:
     """Return an earlier response, marked as a duplicate."""
-    first = _decode_scored(body)
+    first = decode_scored(body)
     again = encode_json(msgspec.structs.replace(first, duplicate=True))
     return ScoredResponse(again, first.probability, duplicate=True)

@@ -20,7 +20,8 @@ from turncoat.scoring.drift import VERDICTS
 from turncoat.scoring.reasons import parse_min_probability
 from turncoat.serving import responses
 from turncoat.serving.batcher import Item, MicroBatcher
-from turncoat.serving.decoding import Label
+from turncoat.serving.decoding import Label, decode_label
+from turncoat.serving.labels import find_customers
 from turncoat.serving.metrics import ServiceMetrics
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.registry import ModelRegistry, ServedModel
@@ -35,6 +36,7 @@ _DRIFT_INTERVAL_S = 10.0
 _CHECK_INTERVAL_S = 1.0  # at most one readiness check of the store in this time
 _CHECK_TIMEOUT_S = 1.5  # below the deadline of a request, so that a store that hangs is logged
 DAY = 86400.0
+_SPARE_DAYS = 30.0  # for which log entries are kept after their labels should be known
 _RETENTION_OFF = (
     "retention is off: the newest log entry is %.1f days old and the retention is %g days, so the "
     "whole log would go. Check the server's clock; if it is right, restart the service after new "
@@ -85,13 +87,16 @@ class Service:
             await self.store.close()
             _log.info("ended")
 
-    async def label(self, customer: str, id: str, label: int) -> LabelResponse:
-        """Apply a label; return its effect after the write is committed."""
-        request = Label(self.stored_name(customer), id, label)
-        response: LabelResponse = await self.batcher.submit(request)
-        if response.changed:
-            self.metrics.labels.labels(label=str(label)).inc()
-        return response
+    async def decode_label(self, body: bytes) -> Label:
+        """Return the label of a JSON object; without a customer, the log says whose it is."""
+        customer, id, label = decode_label(body, self.registry.current.decoder.plan.schema)
+        if customer is not None:
+            return Label(self.stored_name(customer), id, label)
+        with self._count_store_errors():
+            (found,) = await find_customers(self.store, [id])
+        if isinstance(found, Exception):
+            raise found
+        return Label(found, id, label)
 
     async def _process(self, batch: Sequence[Item]) -> Sequence[Response | Exception]:
         model = self.registry.current
@@ -100,6 +105,9 @@ class Service:
             found = await self.updater.process_batch(model.detector, requests)
         self.metrics.store_errors.inc(any(isinstance(each, StoreError) for each in found))
         self.metrics.count([each for each in found if not isinstance(each, LabelResponse)])
+        for one in found:
+            if isinstance(one, LabelResponse) and one.changed:
+                self.metrics.labels.labels(label=str(one.label)).inc()
         scored = [each for each in found if isinstance(each, ScoredResponse) and each.steps]
         for steps, group in itertools.groupby(scored, attrgetter("steps")):
             own = list(group)
@@ -177,9 +185,17 @@ class Service:
             advice = "Use `turncoat replay` to load history"
             _log.info("the log is empty: customers are scored as new ones. %s", advice)
 
+    @property
+    def retention_days(self) -> float:
+        """How long log entries are kept: as set, or for 30 days longer than labels take."""
+        if self.settings.retention_days is not None:
+            return self.settings.retention_days
+        plan = self.registry.current.detector.features_.plan
+        return _SPARE_DAYS + (plan.label_delay_s + plan.label_maturity_s) / DAY
+
     async def _check_retention(self) -> float | None:
         """Turn retention off if it would delete the whole log; return the newest entry's time."""
-        newest, days = await self.store.newest_entry_time(), self.settings.retention_days
+        newest, days = await self.store.newest_entry_time(), self.retention_days
         if newest is not None and 0 < days * DAY < (age_s := time.time() - newest):
             self._is_retention_off = True
             _log.error(_RETENTION_OFF, age_s / DAY, days)
@@ -187,12 +203,12 @@ class Service:
 
     async def _apply_retention(self) -> None:
         """Delete old log entries, a few at a time."""
-        while self.settings.retention_days > 0 and not self._is_retention_off:
+        while self.retention_days > 0 and not self._is_retention_off:
             n_deleted = 0
             try:
                 await self._check_retention()
                 if not self._is_retention_off:
-                    limit = time.time() - self.settings.retention_days * DAY
+                    limit = time.time() - self.retention_days * DAY
                     n_deleted = await self.store.delete_entries_before(limit, limit=1000)
             except StoreError as problem:
                 _log.warning("old log entries are not deleted: %s", problem)

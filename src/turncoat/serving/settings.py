@@ -19,8 +19,9 @@ _MIN_VALUES = {
         *("workers", "n_recent_ids", "n_reasons"),
         *("max_batch_lines", "max_queue_size", "max_connections"),
     ),
-    0: ("retention_days", "max_future_s", "rate_limit_per_s", "reload_interval_s"),
+    0: ("max_future_s", "rate_limit_per_s", "reload_interval_s"),
 }
+_AT_LEAST = "a number of at least {}"
 _ABOVE_ZERO = ("request_timeout_s", "client_timeout_s", "idle_timeout_s")
 
 
@@ -41,7 +42,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     reasons: str = "all"  # transactions that get them: all, none, or above:P for a probability P
     n_reasons: int = 4  # the strongest; all others together are one more
     n_recent_ids: int = 16
-    retention_days: float = 30.0  # of log entries; 0 keeps them for ever
+    retention_days: float | None = None  # of log entries; 0: for ever, None: as labels need
     max_future_s: float = 86400.0  # how far ahead of the server's clock a transaction may be
     request_timeout_s: float = 2.0  # from a complete request (or batch line) to its response
     client_timeout_s: float = 10.0  # for a client to send a body, or more of a batch
@@ -62,9 +63,11 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
         for least, names in _MIN_VALUES.items():
             for name in names:
                 is_valid = least <= getattr(self, name) < math.inf
-                self._check(name, is_valid, f"a number of at least {least}")
+                self._check(name, is_valid, _AT_LEAST.format(least))
         for name in _ABOVE_ZERO:
             self._check(name, 0 < getattr(self, name) < math.inf, "a number above 0")
+        days = self.retention_days
+        self._check("retention_days", days is None or 0 <= days < math.inf, _AT_LEAST.format(0))
         parse_min_probability(self.reasons)
         self._check("port", 0 <= self.port <= 65535, "between 0 and 65535")
         if self.workers > 1 and self.store_url.startswith("memory:"):

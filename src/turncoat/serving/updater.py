@@ -31,7 +31,14 @@ from turncoat.serving.history import ScoreHistory
 from turncoat.serving.records import LogContent, RecentScore, Record, find_column
 from turncoat.serving.responses import LabelResponse, ScoredResponse, encode_json
 from turncoat.serving.rounds import PreparedTransaction, RecordUpdate, ScoringRound
-from turncoat.serving.stores.protocol import LABEL, SCORE, LogEntry, RecordWrite, Store, WriteGroup
+from turncoat.serving.stores.protocol import (
+    LABEL,
+    SCORE,
+    LogEntry,
+    RecordStore,
+    RecordWrite,
+    WriteGroup,
+)
 
 KEEP, APPLY, REFUSE = "keep", "apply", "refuse"
 LATE_POLICIES = (KEEP, APPLY, REFUSE)
@@ -68,7 +75,7 @@ class UpdatePolicy:
 class BeliefUpdater:
     """Applies batches of transactions and labels to stored records."""
 
-    def __init__(self, store: Store, policy: UpdatePolicy | None = None) -> None:
+    def __init__(self, store: RecordStore, policy: UpdatePolicy | None = None) -> None:
         """The caller closes the store."""
         self.store, self.policy = store, policy or UpdatePolicy()
 
@@ -120,7 +127,7 @@ class _Change(NamedTuple):
 class BatchUpdate:
     """One attempt at a batch. Nothing is stored before `write`."""
 
-    def __init__(self, store: Store, policy: UpdatePolicy, detector: Detector) -> None:
+    def __init__(self, store: RecordStore, policy: UpdatePolicy, detector: Detector) -> None:
         self._store, self._policy, self._detector = store, policy, detector
         self._schema, self._now = detector.features_.plan.schema, time.time()
         self._stored: dict[str, Any] = {}  # records as read

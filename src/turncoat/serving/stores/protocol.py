@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypedDict, Unpack
 SCORE, LABEL = "score", "label"  # kinds of log entries
 
 _MAX_COUNTER = 2**62
+MAX_CUSTOMERS = 2  # that `find_customers` returns for an id
 
 
 class StoredRecord(NamedTuple):
@@ -62,8 +63,8 @@ class EntryFilters(TypedDict, total=False):
     belief_updated: bool  # True: only the entries that changed beliefs
 
 
-class Store(Protocol):
-    """Records and their log. Every method raises StoreError if the store cannot do its work."""
+class RecordStore(Protocol):
+    """Records and the histories of parties: all that scoring needs of a store."""
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """Return the records that exist, by key, as of one instant."""
@@ -81,8 +82,19 @@ class Store(Protocol):
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest write first."""
 
+
+class Store(RecordStore, Protocol):
+    """Records and their log. Every method raises StoreError if the store cannot do its work."""
+
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries in the order they were written, starting after a cursor."""
+
+    async def find_customers(self, transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        """Return the keys of the customers with a scored transaction of each id.
+
+        An id is unique within its customer only. Two keys at most are returned: that is enough to
+        see that an id does not identify a transaction.
+        """
 
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
         """Delete up to `limit` of the oldest entries written before this time; return how many."""

@@ -5,6 +5,7 @@ Keys, after the prefix (`turncoat:` by default):
     record:KEY    string: the record's counter as text, a colon, its data
     log           stream: one entry per scored transaction or label
     log-by-time   sorted set: ids of the log's entries, by the time they were written
+    log-by-id     sorted set: ids of the log's scores, by a hash of the transaction's id
     history:KEY   sorted set: ids of a party's log entries, by the counter of its record
     write-check   string: written by the readiness check
 
@@ -20,6 +21,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 from importlib.resources import files
 from itertools import starmap
 from typing import Any, Unpack
@@ -32,7 +34,7 @@ from redis.exceptions import RedisError
 
 from turncoat.errors import CorruptRecordError, StoreError
 from turncoat.serving.stores import protocol
-from turncoat.serving.stores.protocol import EntryFilters, LogEntry, StoredRecord, WriteGroup
+from turncoat.serving.stores.protocol import SCORE, EntryFilters, LogEntry, StoredRecord, WriteGroup
 
 _logger = logging.getLogger("turncoat")
 
@@ -70,7 +72,8 @@ class RedisStore:
         """Take a URL without a password: that comes from the environment."""
         self._address = url
         self._prefix = prefix.encode() + b":"
-        self._log, self._log_by_time = self._prefix + b"log", self._prefix + b"log-by-time"
+        self._log = self._prefix + b"log"
+        self._log_by_time, self._log_by_id = self._log + b"-by-time", self._log + b"-by-id"
         self._closed, self._n_running, self._idle = False, 0, asyncio.Event()
         options: dict[str, Any] = {"max_connections": _N_CONNECTIONS, "protocol": 2}
         names = "timeout", "socket_timeout", "socket_connect_timeout"
@@ -94,7 +97,7 @@ class RedisStore:
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write the groups whose records are at their expected counters."""
         protocol.check_write(groups)
-        keys, values, plan = [self._log, self._log_by_time], [b""], []
+        keys, values, plan = [self._log, self._log_by_time, self._log_by_id], [b""], []
         for writes, entries in groups:
             records: list[Any] = []
             for key, expected, data, increment in writes:
@@ -109,7 +112,8 @@ class RedisStore:
                     keys.append(self._history(key))
                     histories.append((len(keys), str(counter)))
                 written_at = repr(float(entry.written_at))
-                added.append((first, len(values), written_at, histories))
+                hash = _hash_id(entry.transaction_id) if entry.kind == SCORE else ""
+                added.append((first, len(values), written_at, histories, hash))
             plan.append({"records": records, "entries": added})
         values[0] = msgspec.json.encode(plan)
         return [result == 1 for result in await self._run(_WRITE, keys, values)]
@@ -140,6 +144,17 @@ class RedisStore:
         found = await self._call("XRANGE", self._log, start, "+", "COUNT", max(limit, 0))
         return [_parse_entry(id, fields) for id, fields in found or []]
 
+    async def find_customers(self, transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        """Return the keys of the customers with a scored transaction of each id."""
+        found = {}
+        for id in transaction_ids:
+            hash, page = _hash_id(id), ("LIMIT", 0, _HISTORY_PAGE)
+            ids = await self._call("ZRANGEBYSCORE", self._log_by_id, hash, hash, *page)
+            entries = starmap(_parse_entry, (await self._read_entries(ids)).items())
+            keys = sorted({one.parties[0][0] for one in entries if one.transaction_id == id})
+            found[id] = tuple(keys[: protocol.MAX_CUSTOMERS])
+        return found
+
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
         """Delete the oldest entries, in batches."""
         n_deleted, before = 0, f"({float(written_before)!r}"
@@ -167,7 +182,7 @@ class RedisStore:
         for fields in (await self._read_entries(ids)).values():
             parties.update(fields[name] for name in fields if name.endswith(b"_key"))
         histories = [self._prefix + b"history:" + key for key in parties]
-        keys = [self._log, self._log_by_time, *histories, *records]
+        keys = [self._log, self._log_by_time, self._log_by_id, *histories, *records]
         return await self._run(_DELETE, keys, ["erase" if records else "", *ids])
 
     async def _read_entries(self, ids: Sequence[bytes]) -> dict[bytes, dict[bytes, bytes]]:
@@ -244,6 +259,11 @@ class RedisStore:
 
     def _history(self, key: str) -> bytes:
         return self._prefix + b"history:" + key.encode()
+
+
+def _hash_id(transaction_id: str) -> str:
+    """Return a hash that a sorted set's score, a double, holds exactly."""
+    return str(int.from_bytes(blake2b(transaction_id.encode(), digest_size=6).digest()))
 
 
 def _parse_record(value: bytes) -> StoredRecord:

@@ -37,7 +37,7 @@ SYNCHRONOUS = {
 }
 _MEMORY = "memory://"  # instead of a path, which would be absolute
 _APPLICATION_ID = 0x5443_4253  # "TCBS", in the header of the file
-_VERSION = 4
+_VERSION = 5
 _, *_SECTIONS = (files(__package__) / "sqlite.sql").read_text("utf-8").split("\n-- name: ")
 _SQL = {name: sql for name, _, sql in (section.partition("\n") for section in _SECTIONS)}
 # An optional condition in one statement would keep SQLite from using the index.
@@ -101,7 +101,7 @@ class SQLiteStore:
             with suppress(FileExistsError):  # private, as the -wal and -shm files then are too
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         elif not os.path.exists(self._path):
-            remedy = "Check the path, or pass --create-store to create an empty store"
+            remedy = "Check the path. `turncoat replay` and `serve --create-store` create one"
             raise StoreError(f"there is no store {self._path}. {remedy}")
         return sqlite3.connect(
             uri, _BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
@@ -240,6 +240,19 @@ class SQLiteStore:
         protocol.check_cursor(after, "[0-9]{1,18}")
         values = int(after or 0), max(limit, 0)
         return await self._run(self._read_entries, _SQL["read_log"], values)
+
+    async def find_customers(self, transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        """Return the keys of the customers with a scored transaction of each id."""
+        return await self._run(self._find_customers, transaction_ids)
+
+    def _find_customers(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        found = {}
+        with self._db:
+            self._db.execute("BEGIN DEFERRED")
+            for id in ids:
+                rows = self._execute(_SQL["find_customers"], (id, protocol.MAX_CUSTOMERS))
+                found[id] = tuple(key for (key,) in rows)
+        return found
 
     def _read_entries(self, sql: str, values: Any) -> list[LogEntry]:
         """Return the entries of a query with their counterparties, as of one instant."""

@@ -12,6 +12,7 @@ CREATE TABLE log (
 );
 CREATE INDEX log_by_customer ON log (customer_key, customer_counter, transaction_id);
 CREATE INDEX log_by_time ON log (written_at);
+CREATE INDEX log_by_id ON log (transaction_id, customer_key) WHERE kind = 'score';
 CREATE TABLE log_counterparties (
     entry INTEGER NOT NULL REFERENCES log ON DELETE CASCADE, place INTEGER NOT NULL,
     key TEXT NOT NULL, counter INTEGER NOT NULL, PRIMARY KEY (entry, place)
@@ -60,6 +61,10 @@ FROM (
         ORDER BY own.counter DESC, own.entry DESC LIMIT :limit
     )
 ) ORDER BY counter DESC, entry DESC LIMIT :limit;
+
+-- name: find_customers
+SELECT DISTINCT customer_key FROM log
+WHERE transaction_id = ? AND kind = 'score' ORDER BY customer_key LIMIT ?;
 
 -- name: delete_oldest
 DELETE FROM log WHERE entry IN (
