@@ -20,7 +20,7 @@ from turncoat.cli.choosing import parse_budget
 from turncoat.data import read
 from turncoat.evaluation import chain_search
 from turncoat.evaluation import champion as champions
-from turncoat.evaluation.verdict import SHOWN
+from turncoat.evaluation.verdict import DETECTOR, SHOWN, describe_verdict
 from turncoat.models import boosting, tuning
 
 BEGIN = 1_704_067_200  # 2024-01-01
@@ -70,7 +70,7 @@ def test_a_file_beside_its_schema_needs_no_options(chosen, turncoat, tmp_path):
     shown, where = chosen.stdout, chosen.folder
     assert "Chosen on the selection part" in shown
     assert "On the test part, which nothing was fitted or chosen on:" in shown
-    assert any(f"Verdict: {words}" in shown for words in VERDICTS)
+    assert any(f"Verdict: {' '.join(describe_verdict(one, DETECTOR))}" in shown for one in VERDICTS)
     assert "fitted again to all rows" in shown
     assert "Saved to detector. Next: turncoat score detector payments.csv" in shown
     detector, data = where / "detector", where / "payments.csv"

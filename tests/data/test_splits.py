@@ -197,7 +197,7 @@ def test_row_order_does_not_matter_and_labels_only_by_customer(seed):
 
 @given(
     SEEDS,
-    st.integers(10, 300),
+    st.integers(20, 300),
     st.integers(0, 300),
     st.tuples(*[st.sampled_from([0.05, 0.1, 0.15, 0.3])] * 3),
 )

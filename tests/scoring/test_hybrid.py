@@ -48,7 +48,7 @@ def test_live_scores_equal_those_of_a_file(kind: str, supervision: str, transiti
     np.testing.assert_allclose(found, scores.probability, atol=1e-6)
     intervals = np.array([score.interval for score in live])
     np.testing.assert_allclose(intervals, np.transpose(scores.interval()), atol=1e-6)
-    assert scores.probability.std() > 0.002
+    assert scores.probability.std() > 0.001
 
 
 @pytest.mark.parametrize("supervision", ["none", "anchored"])
@@ -76,7 +76,7 @@ def test_a_hybrid_over_a_neural_chain_scores_live_as_in_a_file(
     used = made.calibration_.ranker.source.get_score()
     n_features = len(made.features_.plan.continuous) + len(made.features_.plan.categorical)
     assert any(int(name[1:]) >= n_features for name in used)  # trees do look at the path
-    assert scores.probability.std() > 0.002
+    assert scores.probability.std() > 0.001
 
 
 @every_kind
@@ -226,7 +226,7 @@ def test_matched_states_keep_their_columns() -> None:
     model = model_of("expected-log", 3, max_iter=30, n_restarts=3).fit(panel)
     path, everything = filter_path_columns(model, panel), SelectionRows(panel, np.arange(480))
     crossed = cross_fitted(model, ChainFit(model), panel, everything)
-    np.testing.assert_allclose(crossed[:, :3], path[:, :3], atol=0.05)
+    np.testing.assert_allclose(crossed[:, :3], path[:, :3], atol=0.1)
 
 
 def test_kinds_have_their_rankers_and_others_are_refused() -> None:

@@ -340,7 +340,7 @@ def test_a_variational_step_with_likelihoods_of_codes_is_the_enumerated_one(tabl
     anchors = Anchors.from_likelihoods(codes, LIKELIHOODS[table])
     q = random_factors(2, 3, 2, (3,))
     model = VariationalHMM(3, init=posterior_of(q), **{**QUIET, "max_iter": 2, "tol": 0.0}).fit(
-        panel_of(problem), anchors
+        panel_of(problem), anchors=anchors
     )
     chain = q.expected_log_initial(), q.expected_log_transition()
     rows = q.expected_log_emissions(problem.continuous, problem.categorical)
@@ -394,7 +394,7 @@ def test_an_anchored_detector_is_fitted_on_held_rows(noise: float) -> None:
     panel = made.features_.transform(tiny(), rows=split.fit)
     allowed = np.array([[True, True, False], [False, False, True]])
     by_hand = BaumWelchHMM(3, n_restarts=1, max_iter=6, precision="float64").fit(
-        panel, Anchors(panel.labels.astype(int), allowed, noise)
+        panel, anchors=Anchors(panel.labels.astype(int), allowed, noise)
     )
     np.testing.assert_array_equal(made.model_.params_.means, by_hand.params_.means)
     np.testing.assert_array_equal(

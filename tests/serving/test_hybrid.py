@@ -126,7 +126,6 @@ def test_labels_condition_what_the_trees_see_of_the_path(
 def test_recalibration_moves_the_lines_and_goes_back(model: Path, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/detector-beliefs.sqlite"
     new = {**rows_of("shop")[0], "who": "somebody", "id": "new", "shop": None}
-    lines = load(model).calibration_.regime_rankers["filtered"]
     with client(model, store, labels_update_belief=False) as api:
         answers = send_batch(api, rows_of("shop"))
         for answer in answers[::2]:  # half of all, whatever the trees thought
@@ -143,7 +142,7 @@ def test_recalibration_moves_the_lines_and_goes_back(model: Path, tmp_path: Path
     assert before["belief"] == after["belief"] == back["belief"]
     assert after["probability"] > before["probability"] + 0.1
     updated = load(model, calibration=1).calibration_.regime_rankers["filtered"]
-    assert np.abs(updated.slopes).max() < 0.5 * np.abs(lines.slopes).max()  # labels were at random
+    assert np.abs(updated.slopes).max() < 0.1  # labels were at random
 
 
 def test_another_version_rebuilds_beliefs_and_keeps_scoring(model: Path) -> None:

@@ -42,7 +42,9 @@ def explain(
     html: Annotated[Path | None, Option(help=_HTML_HELP)] = None,
     as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show why transactions got their scores: a customer's latest, one, or the highest of a file.
+    """Show why transactions got their scores.
+
+    They are a customer's latest, one transaction, or the highest scores of a file.
 
     Examples:
     `turncoat explain detector/ payments.csv --customer 10042`
@@ -80,7 +82,7 @@ def explain(
         listed = [msgspec.structs.asdict(one) for one in explained]
         echo(msgspec.json.encode([one | one.pop("score")._asdict() for one in listed]).decode())
         return
-    title = f"The {len(explained):,} highest scores of {data}"
+    title = f"The {len(explained):,} highest scores of {transactions.source}"
     if not top:
         title = f"Customer {explained[-1].customer}, transaction {explained[-1].score.n_seen}"
         title += "" if len(explained) == 1 else f" and {len(explained) - 1} before it"

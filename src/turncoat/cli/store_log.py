@@ -45,7 +45,7 @@ def labels(
     rejected: Annotated[Path | None, Option(help=_REJECTED_HELP)] = None,
     as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Report a file of labels to a store, such as a day's chargebacks.
+    """Report a file of labels, such as chargebacks.
 
     The id of a transaction is enough: the log says whose it is. Rows with an empty label are
     skipped. The same file again changes nothing. Labels can be applied as long as their
@@ -131,8 +131,9 @@ def export_log(
     until: Annotated[str, Option("--to", help="Only entries written before this time.")] = "",
     as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Write the decision log as a Parquet file: scores, intervals, reasons, versions and labels.
+    """Write the decision log as a Parquet file.
 
+    It has scores, intervals, reasons, versions and labels.
     The service may keep running. One row is one score or one label, in the order written.
 
     Examples:
