@@ -29,6 +29,7 @@ from turncoat.numerics.engine import available_threads
 
 _BATCH_ROWS = 8192
 _MAX_ITER = 2000  # of logistic regression
+_DESIGN_ROWS = 100_000  # at most, for medians and scales
 _MEDIAN: dict[str, Any] = {"strategy": "median", "keep_empty_features": True}  # to fill cells
 _SEARCH_RULES = {"search_rows": whole_number(1)}
 _FOREST_RULES = {"n_trees": whole_number(1), "subsample": whole_number(2)}
@@ -73,7 +74,7 @@ class LogisticBaseline:
 
 
 class DesignEncoder:
-    """Columns [N, D] into a design matrix; everything is learnt from the fit rows.
+    """Columns [N, D] into a design matrix; medians and scales are those of fit rows.
 
     Numbers are filled with the median and standardised, missing ones get a flag, and every code
     gets a column, as does its absence.
@@ -100,7 +101,7 @@ class DesignEncoder:
         if self.n_categories:
             steps.append(("codes", OneHotEncoder(categories=categories), codes))
         self.transformer = ColumnTransformer(steps, sparse_threshold=1.0)
-        self.transformer.fit(self._check_codes(columns))
+        self.transformer.fit(self._check_codes(columns[:: -(-len(columns) // _DESIGN_ROWS)]))
         return self
 
     def transform(self, columns: Array) -> Any:

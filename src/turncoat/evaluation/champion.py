@@ -54,6 +54,7 @@ from turncoat.scoring.hybrid import build_training_rows
 BUDGET_S = 300.0
 # Shares of the budget by when chains, the search of trees and further kinds start nothing new.
 _CHAIN_SHARE, _SEARCH_SHARE, _KINDS_SHARE = 0.2, 0.55, 0.75
+_MIN_CHOOSING_SHARE = 0.4  # of the budget; the last fits of a large file take the rest
 _COMPARED_ROWS = 250_000
 _SEARCH_ROWS = 60_000
 _MAX_TRIALS = 20
@@ -139,19 +140,26 @@ def choose_champion(
 ) -> Champion:
     """Choose features of the chain, states and kind on the selection part, then fit to all rows.
 
-    The budget is for choosing: no trial starts late in it, so that the last fit ends near it on a
-    file of usual size. With `max_trials` the effort is this many trials for each search, whatever
-    the time, so that a seed gives the same detector on any machine.
+    The budget is meant for everything, with a verdict and another fit to all rows afterwards: no
+    trial starts late in it, and in large files, whose last fits take long, trials end earlier. With
+    `max_trials` the effort is this many trials for each search, whatever the time, so that a seed
+    gives the same detector on any machine.
     """
     _check_options(kinds, budget_s, max_trials)
     effort = Effort(
         seed=seed,
         started=time.monotonic(),
-        budget_s=math.inf if max_trials is not None else budget_s,
+        budget_s=math.inf if max_trials is not None else _limit_choosing(budget_s, split),
         max_trials=_MAX_TRIALS if max_trials is None else max_trials,
         announce=announce or (lambda text: None),
     )
     return _Choice(transactions, split, features or Features(), effort).run(kinds)
+
+
+def _limit_choosing(budget_s: float, split: Split) -> float:
+    """The part of the budget for choosing, which happens on a sample of a large file."""
+    share = _COMPARED_ROWS / max(len(split.fit), 1)
+    return budget_s * min(max(share, _MIN_CHOOSING_SHARE), 1.0)
 
 
 def _check_options(kinds: tuple[str, ...], budget_s: float, max_trials: int | None) -> None:

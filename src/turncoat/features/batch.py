@@ -78,6 +78,11 @@ def compute_causes(plan: FeaturePlan, transactions: Transactions) -> Array:
     return np.ascontiguousarray(causes.T)
 
 
+def compute_intruder_risk(plan: FeaturePlan, transactions: Transactions) -> Array:
+    """The probability that each transaction is an intruder's [N]; 0 without such a chain."""
+    return _replay_intruder(plan, transactions, _get_labels(transactions))[chains.INTRUDER]
+
+
 def engineer_features(
     plan: FeaturePlan, transactions: Transactions, n_missing: Array
 ) -> tuple[Array, Array, Array]:
@@ -101,16 +106,9 @@ def engineer_features(
     payments = history.Payments(times, transactions.clocks, amounts, n_missing, hashes)
     map_parts(transactions.offsets, lambda part: history.replay_customers(part, payments, *own))
     history.compute_all_time_features(payments, *time)
-    labels, ids = transactions.labels, transactions.ids
-    if labels is None:
-        labels = np.full(transactions.n_rows, NEVER, np.int8)
+    labels, ids = _get_labels(transactions), transactions.ids
     causes = np.zeros((chains.count_causes(len(others)), transactions.n_rows))
-    if plan.chains is not None and plan.chains.intruder is not None:
-        chain = plan.chains.intruder
-        columns = np.column_stack([transactions.numbers[name][rows] for name in chain.columns])
-        rest = times, columns, labels, chain.tables, plan.label_times
-        scratch = causes[: chains.N_OWN], np.empty(columns.shape)
-        map_parts(transactions.offsets, lambda part: replay_intruder(part, *rest, *scratch))
+    causes[: chains.N_OWN] = _replay_intruder(plan, transactions, labels)
     if not others:
         return values, codes, causes
     rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
@@ -123,6 +121,25 @@ def engineer_features(
         found = *output, causes[chains.select_causes(place)]
         _replay_counterparties(order, who, data, labels, explained, rules, found)
     return values, codes, causes
+
+
+def _get_labels(transactions: Transactions) -> Array:
+    """The labels [N], as of transactions that never get one if there are none."""
+    if transactions.labels is None:
+        return np.full(transactions.n_rows, NEVER, np.int8)
+    return transactions.labels
+
+
+def _replay_intruder(plan: FeaturePlan, transactions: Transactions, labels: Array) -> Array:
+    """Outputs of the intruder's chain [7, N]; 0 without one."""
+    causes = np.zeros((chains.N_OWN, transactions.n_rows))
+    if plan.chains is not None and plan.chains.intruder is not None:
+        chain, rows = plan.chains.intruder, transactions.file_rows
+        columns = np.column_stack([transactions.numbers[name][rows] for name in chain.columns])
+        rest = transactions.times, columns, labels, chain.tables, plan.label_times
+        scratch = causes, np.empty(columns.shape)
+        map_parts(transactions.offsets, lambda part: replay_intruder(part, *rest, *scratch))
+    return causes
 
 
 def _replay_counterparties(order: Array, who: Array, *rest: Any) -> None:

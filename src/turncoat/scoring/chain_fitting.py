@@ -18,7 +18,7 @@ from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
-from turncoat.features.batch import compute_causes
+from turncoat.features.batch import compute_causes, compute_intruder_risk
 from turncoat.features.chains import INTRUDER, Chains, CompromiseChain, add_cause
 from turncoat.features.history import TIME_CATEGORICAL, TIME_CONTINUOUS
 from turncoat.features.split_panels import build_split_panel, select_visible
@@ -109,7 +109,7 @@ def fit_causes(
             own = fit_intruder(rows, profile, explained[rows.places], waits, pieces)
             chains = replace(chains, intruder=own)
             plan = features.add_chains(Chains(chains.intruder)).plan
-            intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
+            intruder_risk = compute_intruder_risk(plan, transactions)
         explained = combine_causes(intruder_risk, *compromise_risks)
         scorecard = fit_scorecard(features, panel, explained, seed)
     return FittedCauses(chains, scorecard)
@@ -193,7 +193,7 @@ def _relearn(
     """The densities of surprises and the scorecard, learnt anew; rates start from the chains'."""
     chains = features.plan.all_chains
     own = chains.intruder
-    panel = features.transform(transactions)
+    panel = features.add_chains(Chains(own)).transform(transactions)
     intruder_risk = np.asarray(panel.causes)[:, INTRUDER]
     compromise_risks = [np.zeros(panel.n_rows)] * len(chains.compromise)
     for place, other in enumerate(chains.compromise):
@@ -208,7 +208,7 @@ def _relearn(
         explained = combine_causes(*compromise_risks, row)[rows.places]
         own = fit_intruder(rows, profile, explained, features.plan.label_times)
         plan = features.add_chains(Chains(own)).plan
-        intruder_risk = compute_causes(plan, transactions)[:, INTRUDER]
+        intruder_risk = compute_intruder_risk(plan, transactions)
     explained = combine_causes(intruder_risk, *compromise_risks)
     scorecard = fit_scorecard(features, panel, explained, seed)
     return FittedCauses(replace(chains, intruder=own), scorecard)

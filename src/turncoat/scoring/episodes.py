@@ -24,6 +24,7 @@ from turncoat.panel import has_both_labels
 
 _N_FOLDS = 5
 _MAX_EVALUATIONS = 400
+_MIN_GAIN = 3.0  # nats in sample: a chain has three parameters more than a line (AIC)
 _STARTS = ((0.02, 4.0, 0.5), (0.005, 0.2, 0.3))  # onsets and ends per day, and share
 _LIMITS = np.array([[-14.0, -7.0, -8.0, -30.0, -2.0], [4.0, 7.0, 8.0, 30.0, 1.5]])
 
@@ -105,9 +106,7 @@ def find_episodes(rows: ScoredRows) -> EpisodeChain | None:
     The rival is a line through the scores without a chain. Better means: log loss lower by more
     than one standard error, by customer.
     """
-    if not _beats_line(rows, _filter_held_out(rows)):
-        return None
-    return _fit_chain(rows)
+    return _fit_chain(rows)[0] if _beats_line(rows, _filter_held_out(rows)) else None
 
 
 def filter_held_out(rows: ScoredRows) -> Array:
@@ -117,7 +116,12 @@ def filter_held_out(rows: ScoredRows) -> Array:
 
 
 def _filter_held_out(rows: ScoredRows) -> Array | None:
-    """Log odds [N], by chains learnt on the other half of the customers; None if they cannot."""
+    """Log odds [N], by chains learnt on other customers.
+
+    None if no chain can be learnt, or if the likeliest one says no more than its parameters cost.
+    """
+    if not has_both_labels(rows.labels) or _fit_chain(rows)[1] < _MIN_GAIN:
+        return None
     folds, found = _draw_folds(rows), np.empty(len(rows.scores))
     for fold in range(_N_FOLDS):
         others = rows.take(folds != fold)
@@ -125,7 +129,7 @@ def _filter_held_out(rows: ScoredRows) -> Array | None:
             return None
         own = np.repeat(folds == fold, np.diff(rows.offsets))
         part = rows.take(folds == fold)
-        found[own] = _fit_chain(others).filter(part.scores, part.times, part.offsets)
+        found[own] = _fit_chain(others)[0].filter(part.scores, part.times, part.offsets)
     return found
 
 
@@ -171,8 +175,11 @@ def _fit_line(rows: ScoredRows) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def _fit_chain(rows: ScoredRows) -> EpisodeChain:
-    """The chain with the least log loss of known labels, with a weak prior on its rates."""
+def _fit_chain(rows: ScoredRows) -> tuple[EpisodeChain, float]:
+    """The chain with the least log loss of known labels, and how far that is below the line's.
+
+    A weak prior on the rates counts as loss.
+    """
 
     def build(at: Array) -> EpisodeChain:
         onset, end, share, intercept, slope = np.clip(at, *_LIMITS).tolist()
@@ -188,6 +195,7 @@ def _fit_chain(rows: ScoredRows) -> EpisodeChain:
 
     data = rows.times.astype(np.float64), rows.scores.astype(np.float64), rows.labels
     line, best = _fit_line(rows), None
+    line_loss = float(_weigh_losses(line[0] + line[1] * rows.scores, rows.labels).sum())
     for onset, end, share in _STARTS:
         usual = logit(onset / (onset + end) * share)
         start = np.array([math.log(onset), math.log(end), logit(share), line[0] - usual, 0.0])
@@ -198,4 +206,4 @@ def _fit_chain(rows: ScoredRows) -> EpisodeChain:
         if best is None or tried.fun < best.fun:
             best = tried
     assert best is not None  # there are starts
-    return build(best.x)
+    return build(best.x), line_loss - float(best.fun)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.optimize import minimize
@@ -16,6 +17,7 @@ from scipy.special import expit
 from sklearn.tree import DecisionTreeRegressor
 
 from turncoat.arrays import Array
+from turncoat.numerics.engine import map_parts
 from turncoat.numerics.jit import jit_exact
 
 MAX_COLUMNS = 32
@@ -25,6 +27,7 @@ _N_SCREENING_BINS = 32
 _RIDGE = 0.5  # prior precision of a bin's points
 _MAX_ITERATIONS = 60  # of a regression
 _N_TURNS = 12
+_N_PARTS = 32  # of the rows, for threads; sums are added in a fixed order
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +137,15 @@ class Scorecard:
         at = np.append(self.points, self.intercept)
         targets = np.zeros(len(labels))
 
+        cuts = np.linspace(0, len(bins), _N_PARTS + 1).astype(np.int64)
+
+        def lose_part(part: Array, at: Array) -> tuple[float, Array]:
+            rows = slice(part[0], part[-1])
+            return _compute_logistic_loss(at, bins[rows], targets[rows])
+
         def lose(at: Array) -> tuple[float, Array]:
-            loss, gradient = _compute_logistic_loss(at, bins, targets)
+            losses, gradients = zip(*map_parts(cuts, partial(lose_part, at=at)), strict=True)
+            loss, gradient = sum(losses), np.sum(gradients, axis=0)
             gradient[:-1] += _RIDGE * at[:-1]
             return loss + 0.5 * _RIDGE * float(at[:-1] @ at[:-1]), gradient
 
