@@ -184,7 +184,7 @@ class _Choice:
     effort: Effort
     # The parameters of trees by kind and chain.
     params: dict[tuple[str, str], XGBoostParams] = field(default_factory=dict)
-    causes: LearntCauses | None = None  # if they were learnt from the whole split
+    causes: LearntCauses | None = None
 
     def run(self, kinds: tuple[str, ...]) -> Champion:
         effort = self.effort
@@ -230,11 +230,8 @@ class _Choice:
         data, effort = self.transactions, self.effort
         split = _reduce(self.split, data, _COMPARED_ROWS, effort.seed)
         parts = self.features, model, chain
-        has_path = "hybrid" in kinds and self._can_cross_fit(split)
-        rows = build_training_rows(parts, data, split, has_path)
-        n_features = len(sum(self.features.feature_names, ()))
-        own = rows._replace(columns=np.ascontiguousarray(rows.columns[:, :n_features]))
-        held_out = rows.take(rows.is_validation)
+        own = build_training_rows(parts, data, split, has_path=False)
+        held_out = own.take(own.is_validation)
         columns: dict[tuple[str, str], ScoredLabels] = {}
         if "regimes" in kinds:
             effort.announce("regimes: scoring the selection part")
@@ -244,10 +241,9 @@ class _Choice:
         if set(kinds) & set(CHAIN_KINDS) and self.features.plan.engineered:
             effort.announce("chains: learning the causes of fraud")
             with_trees = "chains+trees" in kinds
-            causes = learn_causes(self.features, data, split, effort.seed, with_trees)
+            causes = learn_causes(self.features, data, self.split, effort.seed, with_trees)
             columns["chains", SELECTED] = _as_scored(expit(causes.held_out), held_out)
-            if len(split.fit) == len(self.split.fit):
-                self.causes = causes
+            self.causes = causes
         if not set(kinds) & set(TREE_KINDS):
             return _compare_kinds(_keep(columns, kinds), effort.seed)
         params = tuning.SearchSpace.of(own).list_first()[0]
@@ -266,16 +262,28 @@ class _Choice:
 
         attempt("ranker", SELECTED, own)
         if causes is not None and causes.corrected is not None:
-            attempt("chains+trees", SELECTED, causes.corrected)
-        if has_path:
-            attempt("hybrid", SELECTED, rows)
-        if "hybrid" in kinds and time.monotonic() < effort.find_deadline(_KINDS_SHARE):
+            attempt("chains+trees", SELECTED, self._take_compared(causes.corrected, split))
+
+        def tries_hybrid() -> bool:  # the only kind that is asked for is tried however late it is
+            is_due = set(kinds) == {"hybrid"} and ("hybrid", SELECTED) not in columns
+            is_early = time.monotonic() < effort.find_deadline(_KINDS_SHARE)
+            return "hybrid" in kinds and (is_due or is_early)
+
+        if tries_hybrid() and self._can_cross_fit(split):
+            attempt("hybrid", SELECTED, build_training_rows(parts, data, split, has_path=True))
+        if tries_hybrid():
             wide = ChainFit(_make_wide_model(effort.seed))
             fit_panel = build_fit_panel(self.features, data, split)
             fitted = wide.fit(sample_panel(fit_panel, CHAIN_ROWS, effort.seed), None)
             parts = self.features, fitted, wide
-            attempt("hybrid", ALL, build_training_rows(parts, data, split, True))
+            attempt("hybrid", ALL, build_training_rows(parts, data, split, has_path=True))
         return _compare_kinds(_keep(columns, kinds), effort.seed)
+
+    def _take_compared(self, rows: TrainingRows, split: Split) -> TrainingRows:
+        """Those of the whole split's rows that are in the split for comparing kinds."""
+        every, some = (np.union1d(one.fit, one.selection) for one in (self.split, split))
+        known = every[np.asarray(self.transactions.labels)[every] >= 0]
+        return rows.take(np.isin(known, some))
 
     def _can_cross_fit(self, split: Split) -> bool:
         """Whether half of the customers still show fraud and genuine transactions."""

@@ -80,7 +80,8 @@ def compute_causes(plan: FeaturePlan, transactions: Transactions) -> Array:
 
 def compute_intruder_risk(plan: FeaturePlan, transactions: Transactions) -> Array:
     """The probability that each transaction is an intruder's [N]; 0 without such a chain."""
-    return _replay_intruder(plan, transactions, _get_labels(transactions))[chains.INTRUDER]
+    causes = _replay_intruder(plan, transactions, _get_labels(transactions))
+    return np.asarray(causes[chains.INTRUDER])
 
 
 def engineer_features(
