@@ -2,6 +2,7 @@
 # make test   check format, lint, types and layers, then run all tests (what CI runs)
 # make lint   the same checks without the tests
 # make bench  measure speed and memory beside peer libraries; writes benchmarks/results/
+# make quality DATA=FILE  compare detectors with XGBoost again, on the Handbook's payments (hours)
 # make soak   run the fuzzing and fault tests of the service for a long time (100,000 requests)
 # make clean  remove the environment and all caches
 
@@ -20,7 +21,7 @@ NGINX := $(call INSTALL,nginx,nginx-light)
 CHROMIUM := $(call INSTALL,chromium,chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak clean
+.PHONY: help demo test lint bench quality soak clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -71,6 +72,14 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.service.kinds --kind hybrid
 	$(BIN)/python -m benchmarks.service.kinds --kind chains
 	$(BIN)/python -m benchmarks.chains_cost
+
+quality: $(VENV)/.installed-demo
+	@test -n "$(DATA)" || (echo "give the Handbook's payments: make quality DATA=FILE; see docs/benchmarks.md" && false)
+	$(BIN)/python -m benchmarks.champion --data "$(DATA)"
+	$(BIN)/python -m benchmarks.handbook_limit --data "$(DATA)"
+	$(BIN)/python -m benchmarks.book_recipe --data "$(DATA)"
+	$(BIN)/python -m benchmarks.chains
+	$(BIN)/python -m benchmarks.neural_study
 
 soak: $(VENV)/.installed-test
 	TURNCOAT_SOAK=100000 $(BIN)/python -m pytest tests/serving tests/conformance/test_stores.py
