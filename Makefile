@@ -2,7 +2,7 @@
 # make test   check format, lint, types and layers, then run all tests (what CI runs)
 # make lint   the same checks without the tests
 # make bench  measure speed and memory beside peer libraries; writes benchmarks/results/
-# make quality DATA=FILE  compare detectors with XGBoost again, on the Handbook's payments (hours)
+# make quality DATA=FILE   compare detectors with XGBoost again, on the Handbook's payments (hours)
 # make soak   run the fuzzing and fault tests of the service for a long time (100,000 requests)
 # make clean  remove the environment and all caches
 
@@ -24,7 +24,7 @@ CHROMIUM := $(call INSTALL,chromium,chromium)
 .PHONY: help demo test lint bench quality soak clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Turncoat needs Python 3.11 or newer; set PYTHON=")'
