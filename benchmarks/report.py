@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import sync_playwright
 from rich.console import Console
+from tests.reporting import sample_results as samples
 
 from benchmarks.engine import timing
-from tests.reporting import sample_results as samples
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY
 from turncoat.evaluation.alerts import HeldOutDays, catch_frauds, measure_reliability

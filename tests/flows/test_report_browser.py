@@ -65,9 +65,7 @@ def test_the_slider_and_the_costs_show_the_numbers_of_the_summary(page: Any) -> 
     shown = read()
     assert shown["saving"] == show.money(savings[0], "CHF")
     assert shown["saving-note"] == show.show_range((low, high), show.significant)
-    assert shown["best"] == BEST_SAVING.format(
-        first.budgets[savings.index(max(savings))]["alerts"]
-    )
+    assert shown["best"] == BEST_SAVING.format(first.budgets[savings.index(max(savings))]["alerts"])
     page.locator("#per-review").fill("1e6")
     assert read()["best"] == NO_SAVING
     page.locator("#recoverable").fill("250")

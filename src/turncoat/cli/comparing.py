@@ -113,7 +113,7 @@ def compare(
     else:
         sources = fitting.find_data(data, config)
         fitting.check_include(_split(include), config)
-        costs = _find_costs(config, cost_per_review, recoverable_share, currency)
+        costs = find_costs(config, cost_per_review, recoverable_share, currency)
         widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
         optional = {"n_trials": trials, "latent_dims": widths or None, "max_epochs": max_epochs}
         optional["class_weighting"] = class_weighting
@@ -220,7 +220,7 @@ def _default_baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
     return BASELINES if NEURAL in tiers else tuple(name for name in BASELINES if name != "lstm")
 
 
-def _find_costs(
+def find_costs(
     config: str, per_review: float | None, recoverable_share: float | None, currency: str | None
 ) -> Costs:
     """Costs from the options, else from `[costs]` of the configuration, else the defaults.

@@ -203,7 +203,9 @@ def _lstm_candidate(max_epochs: int) -> Candidate:
 
 def hybrid_candidate(detector_key: str, title: str, tune_xgboost: TuneXGBoost) -> Candidate:
     """XGBoost, tuned on its own, on the same columns plus a detector's beliefs."""
-    note = f"XGBoost with the same columns and the customer's path through the {_name_regimes(title)}"
+    note = (
+        f"XGBoost with the same columns and the customer's path through the {_name_regimes(title)}"
+    )
     column = ScoreColumn("hybrid", "hybrid", "probability", True, note=note)
 
     def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:

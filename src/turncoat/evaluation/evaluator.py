@@ -25,12 +25,7 @@ from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, ScoredLabe
 from turncoat.evaluation.paper.latent_map import LatentMap, build_latent_map
 from turncoat.evaluation.protocols import CALIBRATION, TEST
 from turncoat.evaluation.regimes import describe_regimes, measure_tier
-from turncoat.evaluation.results import (
-    CandidateResult,
-    OrderSelection,
-    RegimeTable,
-    StudyWarning,
-)
+from turncoat.evaluation.results import CandidateResult, OrderSelection, RegimeTable, StudyWarning
 from turncoat.evaluation.settings import NEURAL
 from turncoat.evaluation.study import Study
 from turncoat.evaluation.summarising import summarise

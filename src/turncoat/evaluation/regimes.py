@@ -88,14 +88,15 @@ def _find_traits(
             code = int(np.argmax(np.abs(probs[k] - overall)))
             share, base = float(probs[k, code]), float(overall[code])
             if abs(share - base) >= _MIN_SHARE_CHANGE:
-                category = _category_name(plan, name, code, clock)
+                category = name_category(plan, name, code, clock)
                 trait = RegimeTrait(name, share, category, base)
                 found[k].append((_SHARE_WEIGHT * abs(share - base), trait))
     ranked = (sorted(one, key=lambda pair: pair[0], reverse=True) for one in found)
     return [tuple(trait for _, trait in one[:_MAX_TRAITS]) for one in ranked]
 
 
-def _category_name(plan: FeaturePlan, feature: str, code: int, clock: Clock) -> str:
+def name_category(plan: FeaturePlan, feature: str, code: int, clock: Clock) -> str:
+    """A category in words: a value of the file, a weekday, or yes and no."""
     if feature in plan.schema.categorical:
         vocabulary = plan.vocabularies[plan.schema.categorical.index(feature)]
         if code < len(vocabulary.frequent):

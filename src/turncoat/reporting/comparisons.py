@@ -33,7 +33,9 @@ def provenance(
     seeds = "1 seed" if n_seeds == 1 else "first seed" if first_seed else f"{n_seeds} seeds"
     inference = "Scores are filtered: they use only what was known at the time."
     if any(one.mode == "smoothed" for one in candidates):
-        inference = "Scores use only what was known at the time (filtered) or look ahead (smoothed)."
+        inference = (
+            "Scores use only what was known at the time (filtered) or look ahead (smoothed)."
+        )
     where = f"Split: {results.protocol.name}, test rows of {folds}, {seeds}, out of sample"
     return f"{where}. {inference}"
 

@@ -149,7 +149,7 @@ def label_lines(
         is_inside = (boxes[:, 1] >= frame.y0 + gap) & (boxes[:, 3] <= frame.y1)
         costs = _count_inside(boxes, drawn) + 1000.0 * _overlaps(boxes, taken) + 1e6 * ~is_inside
         box = boxes[costs.argmin()]
-        taken = np.vstack([taken, box + [-gap, 0, gap, 0]])
+        taken = np.vstack([taken, box + np.array([-gap, 0, gap, 0])])
         place_of_text = axes.transData.inverted().transform(((box[0] + box[2]) / 2, box[1]))
         looks = {"fontsize": _FONT, "color": line_style(place)["color"], "fontweight": "bold"}
         axes.text(*place_of_text, name, ha="center", va="bottom", **looks)
