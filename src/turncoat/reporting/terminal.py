@@ -17,7 +17,7 @@ _MAX_NAME = 34
 
 
 def write_summary(results: Results) -> list[str]:
-    """Verdict, alert budgets, models and cautions: at most 32 lines of 100 columns."""
+    """Verdict, alert budgets, models and cautions: about 30 lines of 100 columns."""
     summary = results.summary
     if summary is None:
         return [narrative.title_results(results)]
