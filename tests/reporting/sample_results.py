@@ -654,7 +654,7 @@ def _selection(tier: str, criterion: str) -> OrderSelection:
         for floor in (0.0025, 0.005, 0.01, 0.1)
         for delta in (0.25, 0.5, 1.0)
     ]
-    stability = [
+    stability: list[dict[str, float | None]] = [
         {"n_states": 3.0, "by_eligibility": 0.2, "by_criterion": 0.0},
         {"n_states": 4.0, "by_eligibility": 0.75, "by_criterion": 0.05},
         {"n_states": 6.0, "by_eligibility": 0.0, "by_criterion": 0.95},
