@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,9 @@ import pytest
 
 from tests.evaluation.samples import SCHEMA, make_portfolio
 from turncoat import load
-from turncoat.cli import main
+from turncoat.cli import comparing, main
 from turncoat.data import read
+from turncoat.data.money import RateTable
 from turncoat.data.schema_file import write_schema
 from turncoat.evaluation.results import load_results
 from turncoat.evaluation.summary import Costs
@@ -62,9 +63,14 @@ def test_compare_saves_the_champion_and_says_how_good_it_is(turncoat, place):
     assert shown[-2] == "Saved the champion to run/champion. Next: turncoat serve run"
     conclusion = " ".join(describe_verdict(results.verdict, "champion"))
     assert " ".join(shown).startswith(conclusion)
-    assert 20 <= len(shown) <= 30
+    assert 20 <= len(shown) <= 34
     assert max(map(len, shown)) <= 100
-    words = ("Test part: ", "Your alert budget (", " highest-scored customers had ", "Models with ")
+    words = (
+        "Measured on ",
+        "Your alert budget (",
+        " highest-scored customers had ",
+        "Models with ",
+    )
     places = [next(n for n, line in enumerate(shown) if start in line) for start in words]
     assert places == sorted(places)
 
@@ -89,6 +95,19 @@ def test_costs_come_from_options_then_the_configuration(turncoat, place):
     schema.write_text(schema.read_text().replace("per_review", "review"))
     refused = turncoat(f"{QUICK} --out run", status=2).stderr
     assert "turncoat.toml, [costs]: unknown cost 'review'" in refused
+
+
+def test_costs_are_in_the_currency_that_amounts_are_converted_to(turncoat, tmp_path):
+    rates = RateTable.from_table({"SEK": 1.0, "EUR": 11.2})
+    converted = replace(SCHEMA, currency="money", rates=rates)
+    write_schema(converted, tmp_path / "turncoat.toml")
+    config = str(tmp_path / "turncoat.toml")
+    assert comparing.find_costs(config, None, None, None) == Costs(currency="SEK")
+    assert comparing.find_costs(config, 9.0, None, "SEK") == Costs(9.0, 0.7, "SEK")
+    (tmp_path / "data.parquet").touch()
+    refused = turncoat(f"{QUICK} --currency EUR --out run", status=2).stderr
+    rule = "the currency of costs is EUR, that of all amounts SEK (its rate is 1). Give costs in"
+    assert rule in " ".join(refused.split())
 
 
 def test_a_refitted_champion_has_the_same_choices(turncoat, place):

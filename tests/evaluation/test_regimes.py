@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from tests.scoring.detectors import data_of, detector, time_split
 from turncoat.evaluation.metrics import ScoredLabels
-from turncoat.evaluation.regimes import describe_regimes, measure_tier
+from turncoat.evaluation.regimes import describe_regimes, measure_tier, name_category
+from turncoat.features.history import compute_time_features
 from turncoat.features.split_panels import build_split_panel
+from turncoat.scoring.formatting import NO_CALENDAR, Clock
 
 
 def scored(n_customers: int = 300, seed: int = 0, frauds: bool = True) -> ScoredLabels:
@@ -68,6 +71,19 @@ def test_without_fraud_there_is_no_enrichment() -> None:
         None,
     )
     assert row.occupancy > 0
+
+
+@pytest.mark.parametrize(
+    ("has_calendar", "name"), [(True, "Monday"), (False, "day 5 of the file's week")]
+)
+def test_weekdays_have_names_where_there_is_a_calendar(has_calendar: bool, name: str) -> None:
+    clock = Clock() if has_calendar else NO_CALENDAR
+    monday = datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()
+    values, codes = np.empty(3), np.empty(1, np.int64)
+    compute_time_features(monday, 0, values, codes)
+    plan = detector().features_.plan
+    assert name_category(plan, "weekday", int(codes[0]), clock) == name
+    assert name_category(plan, "is_first", 1, clock) == "yes"
 
 
 @pytest.mark.parametrize("transitions", ["per-row", "continuous"])

@@ -22,6 +22,7 @@ from turncoat.evaluation.protocols import CALIBRATION, TEST, Fold, SplitProtocol
 from turncoat.evaluation.results import Results, load_pieces, load_results, save_results
 from turncoat.evaluation.study import Study, run_study
 from turncoat.evaluation.summary import Costs
+from turncoat.evaluation.verdict import CHANCE
 from turncoat.features.split_panels import select_visible
 from turncoat.scoring.chain_pieces import PIECE_NAMES
 from turncoat.scoring.detector import DETECTOR_KINDS
@@ -174,8 +175,14 @@ def test_the_highest_scored_customers_are_those_of_the_scores(
         assert one.is_fraud == (transactions.labels[row] == 1)
         assert one.path[-1].transaction == str(transactions.ids[row])
         assert 1 <= len(one.path) <= 12
-        times = [step.time for step in one.path]
-        assert times == sorted(times)
+        ids = [str(name) for name in transactions.ids]
+        rows = [ids.index(step.transaction) for step in one.path]
+        assert rows == list(range(row - len(rows) + 1, row + 1))
+        clock = found.champion.live.clock
+        moments = [clock.format_moment(transactions.times[place]) for place in rows]
+        assert [step.moment for step in one.path] == moments
+        paid = transactions.column("paid")[rows].tolist()
+        assert [step.amount for step in one.path] == pytest.approx(paid)
         (score,) = (
             s
             for _, s in found.champion.explain(transactions, one.customer, one.path[-1].transaction)
@@ -207,6 +214,17 @@ def test_without_xgboost_there_is_no_champion(tmp_path: Path) -> None:
     assert results.summary.gains == ()
     headlines = [one.topic for one in results.comparisons if one.topic]
     assert headlines[:2] == ["regimes_logistic", "regimes_logistic"]
+
+
+def test_a_detector_that_is_no_better_than_chance_is_said_to_be_so_without_xgboost(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SETTINGS, baselines=("logistic",))
+    data = make_portfolio()
+    labels = data["fraud"].sample(fraction=1.0, shuffle=True, seed=0)
+    shuffled = read(data.with_columns(labels.alias("fraud")), SCHEMA)
+    results = evaluate(run_study(shuffled, settings, tmp_path / "run", QUIET))
+    assert results.verdict == CHANCE
 
 
 def change_test_rows(study: Study) -> Transactions:

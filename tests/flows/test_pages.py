@@ -117,7 +117,7 @@ def test_the_demo_writes_a_report_and_a_detector(tmp_path: Path) -> None:
     shown = run_turncoat("demo --rows 5000", tmp_path)
     report = tmp_path / shown[-1]
     assert report.name == "report.html"
-    assert len(shown) <= 30
+    assert len(shown) <= 34
     assert max(map(len, shown)) <= 100
     results = load_results(report.parent / "results.json")
     names = {candidate.name for candidate in results.candidates}

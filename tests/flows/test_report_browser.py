@@ -11,7 +11,7 @@ import pytest
 
 from tests.reporting import sample_results as samples
 from turncoat.reporting import formatting as show
-from turncoat.reporting.first_screen import build_first_screen
+from turncoat.reporting.first_screen import BEST_SAVING, NO_SAVING, build_first_screen
 from turncoat.reporting.page import build_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -65,14 +65,21 @@ def test_the_slider_and_the_costs_show_the_numbers_of_the_summary(page: Any) -> 
     shown = read()
     assert shown["saving"] == show.money(savings[0], "CHF")
     assert shown["saving-note"] == show.show_range((low, high), show.significant)
-    assert shown["best"] == first.budgets[savings.index(max(savings))]["alerts"]
+    assert shown["best"] == BEST_SAVING.format(first.budgets[savings.index(max(savings))]["alerts"])
+    page.locator("#per-review").fill("1e6")
+    assert read()["best"] == NO_SAVING
     page.locator("#recoverable").fill("250")
     assert read()["saving"] == show.DASH
 
 
-def test_a_link_opens_its_section_and_no_page_is_too_wide(page: Any) -> None:
+def test_links_and_paper_open_sections_and_no_page_is_too_wide(page: Any) -> None:
     page.get_by_role("link", name="Every budget as a table.").click()
-    assert page.locator("#table-alert_budgets").is_visible()
+    page.locator("#table-alert_budgets").wait_for(state="visible")
+    page.evaluate("document.getElementById('budgets').open = false")
     for width in (360, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#table-alert_budgets").is_visible()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not page.locator("#table-alert_budgets").is_visible()

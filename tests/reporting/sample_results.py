@@ -205,7 +205,6 @@ def summary(has_amounts: bool = True) -> Summary:
         gains=tuple(Figure(-12.0 - place, (-31.5, 4.2)) for place in range(len(alerts))),
         reliability=(Reliability(detector, bins), Reliability("XGBoost", bins[:3])),
         top_customers=tuple(_customer(place) for place in range(10)),
-        has_calendar=True,
     )
 
 
@@ -240,10 +239,11 @@ def _budget(alerts: float, skill: float, costs: Costs, has_amounts: bool) -> Ale
 
 
 def _customer(place: int) -> TopCustomer:
-    start = 1_530_000_000.0 + 86_400 * place
+    currency = "SEK" if place == 1 else None
     path = [
-        PathStep(f"t{place}-{step}", start + 3600 * step, 12.5 * (step + 1), chance, step % 4)
+        PathStep(f"t{place}-{step}", f"Tuesday {26 + step} June 2018, 08:00 CEST", *paid, chance, 1)
         for step, chance in enumerate((0.004, 0.02, 0.99 - place / 50)[: 1 + place % 3])
+        for paid in ((1_012.5 * (step + 1), currency),)
     ]
     reasons = (
         Reason("amount", f"amount {place}, 12x this customer's usual", 2.4),
@@ -256,6 +256,7 @@ def _customer(place: int) -> TopCustomer:
         probability=last,
         interval=(0.9 * last, min(1.1 * last, 1.0)),
         reasons=reasons[: 1 + place % 2],
+        counterparties={"TERMINAL_ID": "7"} if place % 2 else {},
         path=tuple(path),
         n_earlier=37 * place,
     )
@@ -364,7 +365,10 @@ def _hostile_summary(name: str) -> Summary:
             one,
             customer=name,
             reasons=(reason,),
-            path=tuple(replace(step, transaction=name) for step in one.path),
+            counterparties={name: name},
+            path=tuple(
+                replace(step, transaction=name, moment=name, currency=name) for step in one.path
+            ),
         )
         for one in base.top_customers
     )
@@ -650,7 +654,7 @@ def _selection(tier: str, criterion: str) -> OrderSelection:
         for floor in (0.0025, 0.005, 0.01, 0.1)
         for delta in (0.25, 0.5, 1.0)
     ]
-    stability = [
+    stability: list[dict[str, float | None]] = [
         {"n_states": 3.0, "by_eligibility": 0.2, "by_criterion": 0.0},
         {"n_states": 4.0, "by_eligibility": 0.75, "by_criterion": 0.05},
         {"n_states": 6.0, "by_eligibility": 0.0, "by_criterion": 0.95},

@@ -17,9 +17,10 @@ from tests.reporting.html_reader import Page, read_page
 from tests.reporting.test_champion import CHOICE, crowned
 from turncoat.evaluation.results import RegimeTrait, Results, SplitPart, StudyWarning
 from turncoat.evaluation.summary import Figure, Summary
+from turncoat.evaluation.verdict import CHANCE
 from turncoat.reporting import formatting as show
 from turncoat.reporting import narrative
-from turncoat.reporting.first_screen import FirstScreen, build_first_screen
+from turncoat.reporting.first_screen import NO_SAVING, FirstScreen, build_first_screen
 from turncoat.reporting.page import Report, build_report
 from turncoat.reporting.regimes import regime_cards
 from turncoat.reporting.terminal import write_summary
@@ -62,11 +63,12 @@ def test_every_budget_has_the_numbers_of_the_summary() -> None:
         assert one.net_saving is not None
         assert texts["saving"] == show.money(one.net_saving.value, "CHF")
         assert f"difference {show.two_digits(gain.value)} ({MINUS}32 to +4.2)" in texts["compared"]
-        rows = f"{one.n_caught:,.0f} of 2,248 held-out frauds among {one.n_alerts:,.0f} alerts"
+        rows = f"{one.n_alerts:,.0f} alerts with {one.n_caught:,.0f} of the 2,248 frauds"
         assert texts["held-out"] == rows
     assert shown.budgets[shown.shown]["alerts"] == "200"
-    assert shown.best == "500"
-    assert shown.rows.startswith("Test part: 268,540 held-out transactions of 9,803 customers")
+    assert shown.best == "Net saving is highest with about 500 alerts a day."
+    seen = "Measured on 268,540 transactions that no model has seen: 9,803 customers, 2,248 frauds"
+    assert shown.rows == seen
 
 
 def test_the_page_shows_one_budget_and_the_script_has_all() -> None:
@@ -99,19 +101,19 @@ def test_without_amounts_money_is_left_out_with_a_sentence() -> None:
     results = replace(change(), summary=samples.summary(has_amounts=False))
     made = first_screen(results)
     assert not {"saving", "value"} & set(made.budgets[0])
-    assert "The schema names no amount column, so that money is left out." in made.notes
+    assert "Money is left out, because the schema names no amount column." in made.notes
     assert made.best == ""
     html = build_report(results, {}).html()
     ids = {attributes.get("id") for _, attributes in read_page(html).tags}
     assert not ids & {"per-review", "recoverable", "saving", "best"}
-    assert "money is left out" in html
+    assert "Money is left out" in html
     assert "net" not in " ".join(write_summary(results)).split("Models with")[0]
 
 
 def test_assumptions_and_scaling_are_said() -> None:
     notes = " ".join(first_screen().notes)
     assert f"Assumed: a review costs CHF{SPACE}4, and 50{SPACE}% of a caught fraud's" in notes
-    assert "1 in 1.25 transactions was held out" in notes
+    assert "1 in 1.2 transactions of these 14 days was held out" in notes
     assert "3 held-out frauds have no amount" in notes
     assert "unknown label" not in notes
     rich = samples.rich()
@@ -123,10 +125,12 @@ def test_assumptions_and_scaling_are_said() -> None:
 
 def test_customers_are_in_words() -> None:
     first, *_, last = first_screen().customers
-    assert (first.customer, first.when, first.outcome) == (
-        "customer 0",
-        "2018-06-26 08:00",
-        "fraud",
+    assert (first.customer, first.outcome) == ("customer 0", "fraud")
+    assert first.facts == ("Tuesday 26 June 2018, 08:00 CEST", f"CHF{SPACE}1,012.50")
+    assert first_screen().customers[1].facts == (
+        "Tuesday 27 June 2018, 08:00 CEST",
+        f"SEK{SPACE}2,025",
+        "TERMINAL_ID 7",
     )
     assert first.reasons == ("amount 0, 12x this customer's usual",)
     assert last.reasons[1] == f"TERMINAL_ID 7 probably compromised (61{SPACE}%)"
@@ -137,8 +141,11 @@ def test_customers_are_in_words() -> None:
         "customer 3",
         "customer 7",
     ]
-    seconds = first_screen(change(has_calendar=False)).customers[0].when
-    assert seconds == "day 17,709"
+    assert last.path[0][1] == f"{', '.join(last.facts[:2])}: 0.4{SPACE}%, regime 1"
+    unpaid = replace(samples.summary().top_customers[0].path[0], amount=None)
+    bare = replace(samples.summary().top_customers[0], path=(unpaid,))
+    (shown,) = first_screen(change(top_customers=(bare,))).customers
+    assert shown.facts == ("Tuesday 26 June 2018, 08:00 CEST",)
     assert "8 of these alerts were fraud." in " ".join(page().words)
     bars = [attributes for tag, attributes in page().tags if tag == "rect" and "y" in attributes]
     assert len(bars) >= sum(len(one.path) for one in samples.summary().top_customers)
@@ -158,17 +165,21 @@ def test_the_verdict_comes_first(verdict: str, conclusion: str) -> None:
     base = samples.summary()
     curve = replace(base.curves[0], candidate="champion")
     summary = replace(base, detector="champion", curves=(curve, *base.curves))
-    results = replace(results, candidates=(model, *results.candidates), summary=summary)
+    candidates = (model, *results.candidates)
+    results = replace(results, candidates=candidates, summary=summary, seeds=(1,))
     assert first_screen(results).conclusion == conclusion
     said = narrative.state_verdict(results)
     frauds = show.tally(curve.budgets[4].frauds_per_month.value)
     caught = f"With 200 alerts a day it catches {frauds} of 6,020 frauds a month, XGBoost 3,340."
     assert caught in said
     precision = model.metrics["average_precision"].value
-    assert said[-1] == (
-        f"Average precision is {precision:.3f}, XGBoost's 0.740 (difference {MINUS}0.031, "
-        f"{MINUS}0.050 to {MINUS}0.010)."
+    assert said[-2] == (
+        f"Over all budgets, average precision is {precision:.3f}, XGBoost's 0.740 (difference "
+        f"{MINUS}0.031, 90 % interval {MINUS}0.050 to {MINUS}0.010)."
     )
+    kind = narrative.describe_kind(results)
+    about = "the detector that Turncoat chose for these data"
+    assert said[-1] == f"The champion, {about}, scores by {kind}."
     assert write_summary(results)[0].startswith(conclusion)
 
 
@@ -181,11 +192,28 @@ def test_without_xgboost_there_is_no_verdict() -> None:
     results = replace(results, candidates=others, comparisons=(), summary=summary)
     conclusion, caught, precision = narrative.state_verdict(results)
     assert (
-        conclusion == "No verdict on the variational regimes with labels: XGBoost was not compared."
+        conclusion == "No verdict on the detector (variational regimes with labels): XGBoost was "
+        "not compared."
     )
     assert "XGBoost" not in caught
-    assert re.fullmatch(r"Average precision is 0\.614 \(0\.583 to 0\.647\)\.", precision)
+    assert precision == (
+        "Over all budgets, average precision is 0.614 (90 % interval 0.583 to 0.647)."
+    )
     read_page(build_report(results, {}).html())
+    chance = narrative.state_verdict(replace(results, verdict=CHANCE))
+    assert chance[0] == (
+        "Do not use the detector (variational regimes with labels): it is no better than chance."
+    )
+
+
+def test_reviews_that_cost_more_than_they_save_are_said() -> None:
+    base = samples.summary()
+    lost = Figure(-5.0, (-6.0, -4.0))
+    curves = tuple(
+        replace(one, budgets=tuple(replace(b, net_saving=lost) for b in one.budgets))
+        for one in base.curves
+    )
+    assert first_screen(change(curves=curves)).best == NO_SAVING
 
 
 def test_the_models_table_has_the_shown_budget() -> None:
@@ -199,8 +227,8 @@ def test_the_models_table_has_the_shown_budget() -> None:
         for figure, (value, small) in zip(figures, cells, strict=False):
             assert value == show.share(figure.value)
             assert small == [show.show_range(figure.interval, show.share)]
-    to_deploy = [row[0] for row in page().tables["models"] if row[0][1][:1] == ["to deploy"]]
-    assert [name for name, _ in to_deploy] == ["Variational regimes with labels"]
+    above = [row[0] for row in page().tables["models"] if row[0][1][:1] == ["shown above"]]
+    assert [name for name, _ in above] == ["Variational regimes with labels"]
     budgets = page().tables["alert_budgets"]
     assert [row[0][0] for row in budgets] == [one["alerts"] for one in first_screen().budgets]
     files = {table.name: table for table in report().tables}
@@ -239,7 +267,7 @@ def test_regimes_are_cards_in_words() -> None:
     assert [card.fraud_rate for card in cards] == [show.share(rate) for rate in rates]
     (fraud,) = (card for card in cards if card.is_fraud)
     assert fraud.title == f"Regime {table.fraud_regime}, the fraud regime"
-    assert "of all transactions; the next one stays in it in" in fraud.sentences[1]
+    assert "of all transactions. The customer's next transaction stays in it" in fraud.sentences[1]
     assert all(len(card.traits) <= 4 for card in cards)
     assert regime_cards(samples.minimal()) == ()
 
@@ -265,18 +293,18 @@ def test_traits_are_in_plain_words(trait: RegimeTrait, words: str) -> None:
 
 def test_the_terminal_has_one_screen_in_the_order_of_the_page() -> None:
     lines = write_summary(samples.rich())
-    assert len(lines) <= 28
+    assert len(lines) <= 32
     assert max(map(len, lines)) <= 100
     text = "\n".join(lines)
     starts = [
         text.index(words)
         for words in (
             "No verdict on the",
-            "Test part: 268,540",
+            "Measured on 268,540",
             "Your alert budget (24,000 transactions a day; assumed",
             "8 of the 10 highest-scored customers",
             "Models with 200 alerts a day",
-            "Be careful: The calibration",
+            "Be careful: There are few frauds",
         )
     ]
     assert starts == sorted(starts)
@@ -289,7 +317,7 @@ def test_the_terminal_has_one_screen_in_the_order_of_the_page() -> None:
 
 
 def test_few_frauds_are_said_beside_the_verdict() -> None:
-    caution = "The calibration part has only 41 frauds in one fold: metrics are rough."
+    caution = "There are few frauds, 41 in the calibration part in one fold: all numbers are rough."
     assert first_screen().cautions == (caution,)
     assert caution in page().words
     calm = replace(samples.rich(), warnings=(StudyWarning("saturated", "x", {"saturation": 0.98}),))

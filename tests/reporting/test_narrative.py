@@ -66,13 +66,13 @@ def test_a_comparison_says_whether_its_interval_excludes_zero() -> None:
 @pytest.mark.parametrize(
     ("code", "values", "words"),
     [
-        ("few_frauds", {"n_frauds": 12.0}, "The x part has only 12 frauds in one fold"),
-        ("saturated", {"saturation": 0.98}, "x: 98% of test beliefs are above 0.999"),
-        ("no_sequence", {"temporal_share": 0.001}, "x: temporal share 0.10%"),
-        ("no_eligible_order", {"n_states": 4.0}, "x: no number of regimes is eligible; 4 were"),
-        ("unstable_order", {"n_states": 5.0, "share": 0.2}, "x: K = 5 is not stable: only 20%"),
+        ("few_frauds", {"n_frauds": 12.0}, "few frauds, 12 in the x part in one fold: all"),
+        ("saturated", {"saturation": 0.98}, "X: the model is almost certain of one regime in 98"),
+        ("no_sequence", {"temporal_share": 0.001}, "adds almost nothing (temporal share 0.1\xa0%)"),
+        ("no_eligible_order", {"n_states": 4.0}, "X: no number of regimes gives one useful fraud"),
+        ("unstable_order", {"n_states": 5.0, "share": 0.2}, "regimes, 5, is uncertain: 20\xa0% of"),
         ("different_rows", {}, "does not compare on the same rows"),
-        ("miscalibrated", {"ece": 0.5, "fraud_rate": 0.25}, "fraud rate of 0.2500: x (0.5000)."),
+        ("miscalibrated", {"ece": 0.5, "fraud_rate": 0.25}, "1 variant in the appendix. In bra"),
     ],
 )
 def test_every_warning_is_worded(code: str, values: dict[str, float], words: str) -> None:
@@ -84,7 +84,19 @@ def test_every_warning_is_worded(code: str, values: dict[str, float], words: str
 def test_miscalibrated_candidates_share_a_sentence() -> None:
     texts = narrative.list_warnings(samples.rich())
     assert len(texts) == len(samples.rich().warnings) - 1
-    assert "XGBoost (0.0123); LSTM (0.0456)." in texts[1]
+    assert "as probabilities: XGBoost (1.2\xa0%) and 1 variant in the appendix." in texts[1]
+    assert "where 0.84\xa0% of transactions are fraud" in texts[1]
+    alone = narrative.list_warnings(replace(samples.rich(), summary=None))
+    assert "as probabilities: XGBoost (1.2\xa0%) and LSTM (4.6\xa0%)." in alone[1]
+
+
+def test_parts_with_few_frauds_share_a_sentence() -> None:
+    few = [StudyWarning("few_frauds", part, {"n_frauds": 13.0}) for part in ("calibration", "test")]
+    results = replace(samples.rich(), warnings=tuple(few), n_folds=1)
+    assert narrative.list_warnings(results) == (
+        "There are few frauds, 13 in the calibration part and 13 in the test part: all numbers are "
+        "rough.",
+    )
 
 
 def test_errata_hold_the_numbers_of_each_tier() -> None:

@@ -45,7 +45,7 @@ _CARDS_HELP = "Handbook protocol: keep cards known to be compromised."
 _SCENARIO_HELP = "A column with the kind of fraud, for a table; no model sees it."
 _REVIEW_HELP = "Cost of reviewing one alert. Default: [costs] in the turncoat.toml, or 5."
 _SHARE_HELP = "Share of a caught fraud's amount that is recovered. Default: as before, or 0.7."
-_CURRENCY_HELP = "Currency of amounts and costs. Default: as before, or EUR."
+_CURRENCY_HELP = "Currency of amounts and costs. Default: as before, or that of the rates, or EUR."
 _REFIT_HELP = "Fit the champion again to all but the test part before it is saved."
 _DATA_HELP = f"{fitting.DATA_HELP} Repeat the option for several files."
 _MANIFEST_HELP = "The manifest.json of a run to repeat; overrides other options."
@@ -113,7 +113,7 @@ def compare(
     else:
         sources = fitting.find_data(data, config)
         fitting.check_include(_split(include), config)
-        costs = _find_costs(config, cost_per_review, recoverable_share, currency)
+        costs = find_costs(config, cost_per_review, recoverable_share, currency)
         widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
         optional = {"n_trials": trials, "latent_dims": widths or None, "max_epochs": max_epochs}
         optional["class_weighting"] = class_weighting
@@ -220,18 +220,29 @@ def _default_baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
     return BASELINES if NEURAL in tiers else tuple(name for name in BASELINES if name != "lstm")
 
 
-def _find_costs(
+def find_costs(
     config: str, per_review: float | None, recoverable_share: float | None, currency: str | None
 ) -> Costs:
-    """Costs from the options, else from `[costs]` of the configuration, else the defaults."""
+    """Costs from the options, else from `[costs]` of the configuration, else the defaults.
+
+    The currency is that of the amounts, where the schema converts them.
+    """
+    from turncoat.data.reading import resolve_schema
     from turncoat.data.schema_file import load_table
     from turncoat.evaluation.summary import Costs
 
+    rates = resolve_schema(config).rates
+    base = {} if rates is None or rates.base is None else {"currency": rates.base}
     table = load_table(config, "costs") if config.endswith(".toml") else {}
-    costs = Costs.from_dict(table, f"{config}, [costs]")
+    costs = Costs.from_dict(base | table, f"{config}, [costs]")
     given = {"per_review": per_review, "recoverable_share": recoverable_share, "currency": currency}
     options = {name: value for name, value in given.items() if value is not None}
-    return Costs.from_dict(asdict(costs) | options, "the options")
+    found = Costs.from_dict(asdict(costs) | options, "the options")
+    if base and found.currency != base["currency"]:
+        problem = f"the currency of costs is {found.currency}, that of all amounts"
+        remedy = f"Give costs in {base['currency']}, or rates with {found.currency} = 1"
+        raise ConfigError(f"{config}: {problem} {base['currency']} (its rate is 1). {remedy}")
+    return found
 
 
 def _run_and_report(

@@ -203,7 +203,9 @@ def _lstm_candidate(max_epochs: int) -> Candidate:
 
 def hybrid_candidate(detector_key: str, title: str, tune_xgboost: TuneXGBoost) -> Candidate:
     """XGBoost, tuned on its own, on the same columns plus a detector's beliefs."""
-    note = f"XGBoost with the same columns and the beliefs of {title}"
+    note = (
+        f"XGBoost with the same columns and the customer's path through the {_name_regimes(title)}"
+    )
     column = ScoreColumn("hybrid", "hybrid", "probability", True, note=note)
 
     def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
@@ -221,12 +223,18 @@ def hybrid_candidate(detector_key: str, title: str, tune_xgboost: TuneXGBoost) -
     return Candidate("hybrid", (column,), (detector_key,), fit, _load_xgboost)
 
 
+def _name_regimes(title: str) -> str:
+    """The regimes of a detector in words, such as "variational regimes with labels"."""
+    tier, _, supervision = title.partition(", ")
+    return f"{tier} regimes{' with labels' if supervision else ''}"
+
+
 def ranker_candidate(detector_key: str, title: str) -> Candidate:
     """XGBoost's score inside the regimes of a detector (docs/scores.md).
 
     `Detector.add_ranker` would score with the detector's features; XGBoost has more here.
     """
-    note = f"XGBoost inside the regimes of {title}, fitted on the calibration part"
+    note = f"XGBoost's score, calibrated inside the {_name_regimes(title)}"
     name = "regime-calibrated XGBoost"
     column = ScoreColumn(name, "ranker", "probability", True, mode="filtered", note=note)
 
@@ -249,7 +257,7 @@ def ranker_candidate(detector_key: str, title: str) -> Candidate:
 
 def head_ranker_candidate(detector_key: str, title: str) -> Candidate:
     """The head of a neural detector's own encoder inside its regimes."""
-    note = f"the encoder's head inside the regimes of {title}, fitted on the calibration part"
+    note = f"the encoder's own classifier, calibrated inside the {_name_regimes(title)}"
     name = "regime-calibrated head"
     column = ScoreColumn(name, "ranker", "probability", True, mode="filtered", note=note)
 

@@ -25,17 +25,11 @@ from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, ScoredLabe
 from turncoat.evaluation.paper.latent_map import LatentMap, build_latent_map
 from turncoat.evaluation.protocols import CALIBRATION, TEST
 from turncoat.evaluation.regimes import describe_regimes, measure_tier
-from turncoat.evaluation.results import (
-    CandidateResult,
-    OrderSelection,
-    RegimeTable,
-    SplitPart,
-    StudyWarning,
-)
+from turncoat.evaluation.results import CandidateResult, OrderSelection, RegimeTable, StudyWarning
 from turncoat.evaluation.settings import NEURAL
 from turncoat.evaluation.study import Study
 from turncoat.evaluation.summarising import summarise
-from turncoat.evaluation.summary import Costs, Figure
+from turncoat.evaluation.summary import Costs, Figure, Summary
 from turncoat.evaluation.verdict import DETECTOR, XGBOOST, Evaluation
 from turncoat.models.neural.model import NeuralVariationalHMM
 
@@ -88,12 +82,13 @@ def evaluate(
     labels = np.asarray(transactions.labels)
     fraud_rate = float(labels[labels >= 0].mean())
     sizes = transactions.n_rows, transactions.n_customers, fraud_rate, n_days
-    parts, comparisons = tuple(_summarise_parts(study)), tuple(_compare_all(evaluator))
+    comparisons = tuple(_compare_all(evaluator))
+    summary = summarise(evaluator, costs or Costs())
     return results.Results(
         protocol=settings.protocol,
         preset=settings.preset,
         data=results.DataSummary(transactions.source, transactions.schema.name, *sizes),
-        parts=parts,
+        parts=tuple(_summarise_parts(study)),
         n_folds=len(study.folds),
         seeds=settings.seeds,
         hmm_features=settings.include,
@@ -111,8 +106,8 @@ def evaluate(
         joint_training=study.joint_training,
         pieces=study.pieces,
         champions=tuple(_list_champions(study)),
-        verdict=_judge_champion(evaluator, comparisons, parts),
-        summary=summarise(evaluator, costs or Costs()),
+        verdict=_judge_detector(evaluator, comparisons, summary),
+        summary=summary,
     )
 
 
@@ -266,19 +261,20 @@ def _compare_all(evaluator: Evaluator) -> Iterator[results.Comparison]:
                 yield found
 
 
-def _judge_champion(
-    evaluator: Evaluator, comparisons: Sequence[results.Comparison], parts: Sequence[SplitPart]
+def _judge_detector(
+    evaluator: Evaluator, comparisons: Sequence[results.Comparison], summary: Summary
 ) -> str:
-    """The verdict on the champion by the rule of `turncoat fit`; empty without a champion."""
-    metric = "average_precision"
-    gaps = [one for one in comparisons if one.topic == "champion"]
-    if not gaps:
-        return ""
-    own = next(one for one in evaluator.candidates if one.name == CHAMPION).metrics[metric]
-    test = next(one for one in parts if one.part == TEST)
-    size = test.n_rows - test.n_unlabelled, test.n_frauds, test.n_customers
+    """The verdict on the detector to deploy by the rule of `turncoat fit`.
+
+    Without XGBoost it is empty, unless the detector is no better than chance.
+    """
+    metric, traffic = "average_precision", summary.traffic
+    candidate = next(one for one in evaluator.candidates if one.name == summary.detector)
+    own = candidate.metrics[metric]
     models = {DETECTOR: {metric: Figure(own.value, own.customer_interval)}}
-    differences = {XGBOOST: Figure(gaps[0].difference, gaps[0].customer_interval)}
+    gaps = [one for one in comparisons if one.topic == "champion"]
+    differences = {XGBOOST: Figure(gaps[0].difference, gaps[0].customer_interval)} if gaps else {}
+    size = traffic.n_rows, traffic.n_frauds, traffic.n_customers
     return Evaluation(*size, models, differences).verdict
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.data.splits import DAY
 from turncoat.evaluation.bootstrap import percentile_interval
 from turncoat.evaluation.metrics import ScoredLabels, mean_of_known, or_none
 from turncoat.evaluation.results import RegimeRow, RegimeTable, RegimeTrait, TierRow
 from turncoat.features.plan import FeaturePlan
 from turncoat.panel import Panel
 from turncoat.scoring import Detector
+from turncoat.scoring.formatting import NO_CALENDAR, Clock
 
 _MAX_TRAITS = 6
 _MIN_DEVIATION = 0.3  # standard deviations; a mean nearer to the overall mean says little
@@ -73,6 +75,8 @@ def _find_traits(
 ) -> list[tuple[RegimeTrait, ...]]:
     """For each regime the features that set it apart, strongest first; means are in SDs."""
     plan, occupancy = detector.features_.plan, detector.regimes.occupancy
+    # Codes of weekdays count days of the local clock from 1970, or from the file's start.
+    clock = Clock() if detector.live.has_calendar_times else NO_CALENDAR
     found: list[list[tuple[float, RegimeTrait]]] = [[] for _ in occupancy]
     for d, name in enumerate(plan.continuous):
         for k, mean in enumerate(map(float, means[:, d])):
@@ -84,19 +88,23 @@ def _find_traits(
             code = int(np.argmax(np.abs(probs[k] - overall)))
             share, base = float(probs[k, code]), float(overall[code])
             if abs(share - base) >= _MIN_SHARE_CHANGE:
-                trait = RegimeTrait(name, share, _category_name(plan, name, code), base)
+                category = name_category(plan, name, code, clock)
+                trait = RegimeTrait(name, share, category, base)
                 found[k].append((_SHARE_WEIGHT * abs(share - base), trait))
     ranked = (sorted(one, key=lambda pair: pair[0], reverse=True) for one in found)
     return [tuple(trait for _, trait in one[:_MAX_TRAITS]) for one in ranked]
 
 
-def _category_name(plan: FeaturePlan, feature: str, code: int) -> str:
+def name_category(plan: FeaturePlan, feature: str, code: int, clock: Clock) -> str:
+    """A category in words: a value of the file, a weekday, or yes and no."""
     if feature in plan.schema.categorical:
         vocabulary = plan.vocabularies[plan.schema.categorical.index(feature)]
         if code < len(vocabulary.frequent):
             return repr(vocabulary.frequent[code])
-        return "a rare name" if code == len(vocabulary.frequent) else "a new name"
-    return f"day {code + 1}" if feature == "weekday" else "yes" if code else "no"
+        return "a rare value" if code == len(vocabulary.frequent) else "a new value"
+    if feature == "weekday":
+        return clock.format_weekday(code * DAY)
+    return "yes" if code else "no"
 
 
 def measure_tier(

@@ -18,7 +18,7 @@ from turncoat.evaluation.protocols import SplitProtocol
 from turncoat.evaluation.summary import Interval, Summary
 from turncoat.storage import replace_file
 
-VERSION = 4
+VERSION = 5
 Kind = TypeVar("Kind")
 
 

@@ -25,6 +25,7 @@ from turncoat.evaluation.verdict import LOGISTIC, XGBOOST
 from turncoat.features.split_panels import select_visible
 from turncoat.scoring import Detector
 from turncoat.scoring.descriptions import AVERAGE, OTHERS
+from turncoat.scoring.explanations import Explanation
 from turncoat.scoring.reasons import Reasons
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def summarise(evaluator: Evaluator, costs: Costs) -> Summary:
             if one in columns
         ),
         top_customers=_list_top_customers(study.folds[-1], places[-1], columns[name][-1], detector),
-        has_calendar=detector.live.has_calendar_times,
     )
 
 
@@ -133,31 +133,29 @@ def _list_top_customers(
     begins = np.maximum(starts, rows[best] - _PATH_STEPS + 1)
     paths = [np.arange(begin, row + 1) for begin, row in zip(begins, rows[best], strict=True)]
     explained = np.sort(np.concatenate(paths))
-    found_reasons = detector.explain_rows(visible, explained, n_reasons=_MAX_REASONS)
-    scores = (one.score for one in found_reasons)
-    by_row = dict(zip(explained.tolist(), scores, strict=True))
-    column = visible.schema.amount
-    amounts = np.full(visible.n_rows, np.nan) if column is None else visible.column(column)
+    explanations = detector.explain_rows(visible, explained, n_reasons=_MAX_REASONS)
+    by_row = dict(zip(explained.tolist(), explanations, strict=True))
     found = []
     for place, start, path in zip(best, starts, paths, strict=True):
-        steps = []
-        for row in path.tolist():
-            paid = None if np.isnan(amounts[row]) else float(amounts[row])
-            about = str(visible.ids[row]), float(visible.times[row]), paid
-            steps.append(PathStep(*about, by_row[row].probability, by_row[row].regime))
         top = by_row[int(path[-1])]
         found.append(
             TopCustomer(
-                customer=str(visible.customers[visible.customer_codes[path[-1]]]),
+                customer=top.customer,
                 is_fraud=bool(scored.labels[place] == 1),
-                probability=top.probability,
-                interval=top.interval,
-                reasons=_select_reasons(top.reasons),
-                path=tuple(steps),
+                probability=top.score.probability,
+                interval=top.score.interval,
+                reasons=_select_reasons(top.score.reasons),
+                counterparties=dict(top.counterparties),
+                path=tuple(_take_step(by_row[row]) for row in path.tolist()),
                 n_earlier=int(path[0] - start),
             )
         )
     return tuple(found)
+
+
+def _take_step(one: Explanation) -> PathStep:
+    paid = one.amount, one.currency
+    return PathStep(one.id, one.moment, *paid, one.score.probability, one.score.regime)
 
 
 def _select_reasons(reasons: Reasons) -> Reasons:

@@ -131,8 +131,9 @@ class PathStep:
     """A transaction on a customer's path."""
 
     transaction: str
-    time: float
-    amount: float | None
+    moment: str  # the time in words, with its zone
+    amount: float | None  # as the file has it
+    currency: str | None  # of the amount, where the file names it
     probability: float  # of fraud
     regime: int
 
@@ -146,6 +147,7 @@ class TopCustomer:
     probability: float
     interval: Interval  # credible, of the probability
     reasons: tuple[Reason, ...]  # what raised the score, strongest first
+    counterparties: Mapping[str, str]  # of that transaction, by column
     path: tuple[PathStep, ...]  # oldest first; the last has the highest score
     n_earlier: int  # transactions before the path
 
@@ -163,7 +165,6 @@ class Summary:
     gains: tuple[Figure, ...]  # frauds a month above XGBoost's, by budget; empty without XGBoost
     reliability: tuple[Reliability, ...]  # of the detector, and of XGBoost
     top_customers: tuple[TopCustomer, ...]
-    has_calendar: bool  # whether times count from 1970
 
     @property
     def n_top_frauds(self) -> int:

@@ -20,7 +20,7 @@ from turncoat.reporting.tables import Cell, Column, Table, build_table
 
 _TIER_METRICS = ("average_precision", "auroc", "ece_mass")
 _PAPER_METRICS = ("average_precision", "ks", "ece_width", "ece_mass")
-GREYED = "Calibration metrics of scores that are not probabilities are greyed out."
+GREYED = "Calibration errors of scores that are not probabilities are greyed out."
 
 
 def provenance(
@@ -31,9 +31,13 @@ def provenance(
     folds = "1 fold" if n_folds == 1 else f"{n_folds} folds"
     folds += " together" if first_seed and n_folds > 1 else ""
     seeds = "1 seed" if n_seeds == 1 else "first seed" if first_seed else f"{n_seeds} seeds"
-    inference = show.join_words(one.mode or "none (no HMM)" for one in candidates)
-    where = f"Split: {results.protocol.name}, test rows of {folds}, {seeds}"
-    return f"{where}; inference: {inference}; out of sample."
+    inference = "Scores are filtered: they use only what was known at the time."
+    if any(one.mode == "smoothed" for one in candidates):
+        inference = (
+            "Scores use only what was known at the time (filtered) or look ahead (smoothed)."
+        )
+    where = f"Split: {results.protocol.name}, test rows of {folds}, {seeds}, out of sample"
+    return f"{where}. {inference}"
 
 
 def list_candidates(results: Results, names: Iterable[str]) -> list[CandidateResult]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from turncoat.evaluation.results import CandidateResult, Results
 from turncoat.evaluation.summary import Summary
@@ -53,8 +53,8 @@ def models_figure(results: Results) -> ReportFigure | None:
     canvas, axes, lines = _draw_alerts(summary, shown, plot=2.9, right=_NAMES)
     draw.label_ends(axes, lines)
     where = provenance(results, shown, first_seed=True)
-    caption = f"Share of frauds caught, models with the best average precision. {where}"
-    title, alt = "Frauds caught by alerts a day", _describe_alerts(summary, shown)
+    caption = f"Share of frauds caught with more and fewer alerts, the best models. {where}"
+    title, alt = "Frauds caught by each model", _describe_alerts(summary, shown)
     return canvas.finish("frauds-caught-by-model", title, caption, alt)
 
 
@@ -68,7 +68,7 @@ def precision_recall_figure(results: Results) -> ReportFigure | None:
     axes.set(xlim=(0, _MAX_RECALL), ylim=(0, 1.02), xlabel="Frauds caught (recall)")
     axes.set_ylabel("Alerts that are fraud (precision)")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1, decimals=0))
+        draw.format_axis(axis, show.round_percent)
     lines: list[_Line] = []
     for one in shown:
         recall, precision = (0.0, *one.curves.recall), (one.curves.precision[0],)
@@ -96,31 +96,32 @@ def reliability_figure(results: Results) -> ReportFigure | None:
     low = 10.0 ** min(-2, math.floor(math.log10(min(rate for rate in seen if rate > 0))))
     canvas, axes = _start(2.9, 0.2)
     axes.set(xscale="log", yscale="log", xlim=(low, 1.15), ylim=(low, 1.15))
-    axes.set(xlabel="Fraud probability that the score says", ylabel="Share that was fraud")
+    axes.set(xlabel="Fraud probability by the score", ylabel="Share that was fraud")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(numticks=12))
         draw.format_axis(axis, show.round_percent)
         axis.set_minor_formatter(NullFormatter())
     axes.plot([low, 1], [low, 1], **draw.DOTTED)
-    lines = []
+    lines, bars = [], [([low, 1.0], [low, 1.0])]
     for place, (one, own) in enumerate(zip(shown, bins, strict=True)):
         colour = draw.SERIES[place]
         for b in own:
             if b.fraud_rate.interval is not None:
                 ends = [max(end, low) for end in b.fraud_rate.interval]
-                axes.plot([b.mean_score] * 2, ends, color=colour, linewidth=1.1, alpha=0.45)
+                bars.append(([b.mean_score] * 2, ends))
+                axes.plot(*bars[-1], color=colour, linewidth=1.1, alpha=0.45)
         xs = [b.mean_score for b in own]
         ys = [max(b.fraud_rate.value or 0.0, low) for b in own]
         axes.plot(xs, ys, color=colour, linewidth=1.2, **draw.POINT)
         lines.append((name_model(one), xs, ys))
-    draw.label_lines(axes, lines)
+    draw.label_lines(axes, lines, bars)
     caption = (
         "On the dotted line, scores come true; below it they promise too much fraud. Every point "
         "has about as many expected frauds; bars are 90 % intervals by customer. Logarithmic axes. "
         f"{provenance(results, shown, first_seed=True)}"
     )
     alt = f"Fraud rate against score of {', '.join(one.name for one in shown)}"
-    title = "What scores say and what happened"
+    title = "Do scores come true?"
     return canvas.finish("reliability", title, caption, alt)
 
 
@@ -143,7 +144,7 @@ def _draw_alerts(
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     draw.format_axis(axes.xaxis, show.tick)
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    draw.format_axis(axes.yaxis, show.round_percent)
     lines: list[_Line] = []
     for one in shown:
         recalls = [budget.recall.value or 0.0 for budget in summary.find_budgets(one.name)]

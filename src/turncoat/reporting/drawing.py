@@ -123,27 +123,36 @@ def label_ends(axes: Any, lines: Sequence[tuple[str, Sequence[float], Sequence[f
         axes.text(1.11, level, "\n".join(texts[place]), color=colour, **text, **to_axes)
 
 
-def label_lines(axes: Any, lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> None:
+def label_lines(
+    axes: Any,
+    lines: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+    others: Sequence[tuple[Sequence[float], Sequence[float]]] = (),
+) -> None:
     """Write each line's name beside it, in its colour, where it hides least.
 
-    Lines are names with xs and ys, in the order of `line_style`. Set limits and scales before.
+    Lines are names with xs and ys, in the order of `line_style`; `others` have no name, but should
+    not be hidden either. Set limits and scales before.
     """
     points = [_trace(axes, xs, ys) for _, xs, ys in lines]
-    drawn, taken = np.concatenate(points), np.empty((0, 4))
+    unnamed = [_trace(axes, xs, ys)[::10] for xs, ys in others]
+    drawn, taken = np.concatenate([*points, *unnamed]), np.empty((0, 4))
     frame, unit = axes.get_window_extent(), axes.figure.dpi / 72
     for place, ((name, *_), own) in enumerate(zip(lines, points, strict=True)):
         half, height, gap = len(name) * _LETTER / 2 * unit, 1.15 * _FONT * unit, 4 * unit
         anchors = own[:: max(len(own) // 60, 1)]
-        bottoms = np.concatenate([anchors[:, 1] + gap, anchors[:, 1] - gap - height])
-        middles = np.clip(np.tile(anchors[:, 0], 2), frame.x0 + half, frame.x1 - half)
+        x, y = anchors.T
+        sides = y - height / 2
+        bottoms = np.concatenate([y + gap, y - gap - height, sides, sides])  # and left, and right
+        middles = np.concatenate([x, x, x - gap - half, x + gap + half])
+        middles = np.clip(middles, frame.x0 + half, frame.x1 - half)
         boxes = np.stack([middles - half, bottoms, middles + half, bottoms + height], axis=1)
-        is_inside = (boxes[:, 1] >= frame.y0) & (boxes[:, 3] <= frame.y1)
+        is_inside = (boxes[:, 1] >= frame.y0 + gap) & (boxes[:, 3] <= frame.y1)
         costs = _count_inside(boxes, drawn) + 1000.0 * _overlaps(boxes, taken) + 1e6 * ~is_inside
         box = boxes[costs.argmin()]
-        taken = np.vstack([taken, box])
-        x, y = axes.transData.inverted().transform(((box[0] + box[2]) / 2, box[1]))
+        taken = np.vstack([taken, box + np.array([-gap, 0, gap, 0])])
+        place_of_text = axes.transData.inverted().transform(((box[0] + box[2]) / 2, box[1]))
         looks = {"fontsize": _FONT, "color": line_style(place)["color"], "fontweight": "bold"}
-        axes.text(x, y, name, ha="center", va="bottom", **looks)
+        axes.text(*place_of_text, name, ha="center", va="bottom", **looks)
 
 
 def _trace(axes: Any, xs: Sequence[float], ys: Sequence[float]) -> Array:

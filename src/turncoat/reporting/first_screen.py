@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 from turncoat.evaluation.results import CandidateResult, Results
-from turncoat.evaluation.summary import AlertBudget, Figure, Summary, TopCustomer
+from turncoat.evaluation.summary import AlertBudget, Figure, PathStep, Summary, TopCustomer
 from turncoat.evaluation.verdict import XGBOOST
 from turncoat.reporting import formatting as show
 from turncoat.reporting import narrative, tables
@@ -22,8 +21,10 @@ from turncoat.reporting.comparisons import GREYED, list_candidates, metric_colum
 from turncoat.reporting.curves import budget_figure
 from turncoat.reporting.drawing import ReportFigure
 from turncoat.reporting.tables import Cell, Column, Table, build_table
+from turncoat.scoring.formatting import format_amount, shorten
 
-_DAY_S = 86_400
+BEST_SAVING = "Net saving is highest with about {} alerts a day."
+NO_SAVING = "Reviews cost more than they save, with any number of alerts."
 _FIGURES: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("recall", "Frauds caught", show.share, "share of all frauds"),
     ("value_share", "Fraud value caught", show.share, "share of the amounts of all frauds"),
@@ -36,8 +37,7 @@ class CustomerCard(NamedTuple):
     """One of the customers with the highest scores, in words."""
 
     customer: str
-    when: str
-    amount: str
+    facts: tuple[str, ...]  # of the alert: time, amount, counterparties
     probability: str
     interval: str
     outcome: str  # "fraud" or "genuine"
@@ -54,7 +54,7 @@ class FirstScreen(NamedTuple):
     rows: str  # what it was measured on
     budgets: tuple[dict[str, str], ...]  # texts of each alert budget, by element of the page
     shown: int  # place of the first one
-    best: str  # the budget with the most net saving; empty without amounts
+    best: str  # which budget has the most net saving, as a sentence; empty without amounts
     figure: ReportFigure | None
     customers: tuple[CustomerCard, ...]
     data: str  # JSON for the script
@@ -69,14 +69,13 @@ def build_first_screen(results: Results) -> FirstScreen | None:
         return None
     conclusion, *sentences = narrative.state_verdict(results)
     texts = tuple(_word_budget(summary, place) for place in range(len(summary.budgets)))
-    best = summary.best_budget
     return FirstScreen(
         conclusion=conclusion,
         sentences=tuple(sentences),
         rows=narrative.describe_rows(results),
         budgets=texts,
         shown=summary.shown_budget,
-        best="" if best is None else texts[best]["alerts"],
+        best=_word_best(summary, texts),
         figure=budget_figure(results),
         customers=tuple(_word_customer(summary, one) for one in summary.top_customers),
         data=_encode_budgets(summary, texts),
@@ -99,8 +98,8 @@ def _word_budget(summary: Summary, place: int) -> dict[str, str]:
         "precision-note": show.show_range(one.precision.interval, show.share),
         "false-alerts": show.two_digits(one.false_alerts.value),
         "false-alerts-note": show.show_range(one.false_alerts.interval, show.two_digits),
-        "held-out": f"{show.count(one.n_caught)} of {traffic.n_frauds:,} held-out frauds among "
-        f"{show.count(one.n_alerts)} alerts",
+        "held-out": f"{show.count(one.n_alerts)} alerts with {show.count(one.n_caught)} of the "
+        f"{traffic.n_frauds:,} frauds",
     }
     if summary.gains and summary.detector != XGBOOST:
         other = summary.find_budgets(XGBOOST)[place].frauds_per_month.value
@@ -115,6 +114,15 @@ def _word_budget(summary: Summary, place: int) -> dict[str, str]:
         costs = show.significant(one.loss_prevented), show.significant(one.review_cost)
         texts["saving-parts"] = "{} loss prevented minus {} for reviews".format(*costs)
     return texts
+
+
+def _word_best(summary: Summary, texts: Sequence[dict[str, str]]) -> str:
+    if summary.best_budget is None:
+        return ""
+    saving = summary.budgets[summary.best_budget].net_saving
+    if saving is None or not saving.value or saving.value <= 0:
+        return NO_SAVING
+    return BEST_SAVING.format(texts[summary.best_budget]["alerts"])
 
 
 def _with_interval(figure: Figure, formatter: Callable[[float | None], str]) -> str:
@@ -137,23 +145,21 @@ def _encode_budgets(summary: Summary, texts: Sequence[dict[str, str]]) -> str:
             row["value"] = [value.value, *(value.interval or (None, None))]
             row["reviews"] = one.reviews_per_month
         rows.append(row)
-    content = {"budgets": rows, "currency": summary.costs.currency}
+    words = {"best": BEST_SAVING, "none": NO_SAVING}
+    content = {"budgets": rows, "currency": summary.costs.currency, "words": words}
     return json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _word_customer(summary: Summary, one: TopCustomer) -> CustomerCard:
-    last, chances = one.path[-1], [step.probability for step in one.path]
+    chances = [step.probability for step in one.path]
     earlier = f" after {one.n_earlier:,} earlier ones" if one.n_earlier else ""
     listed = ", ".join(map(show.share, chances))
     count = "transaction" if len(chances) == 1 else f"{len(chances)} transactions"
-    steps = (
-        (c, f"transaction {s.transaction}: {show.share(c)}, regime {s.regime}")
-        for c, s in zip(chances, one.path, strict=True)
-    )
+    steps = [(step.probability, _word_step(summary, step)) for step in one.path]
+    parties = (f"{column} {shorten(name)}" for column, name in one.counterparties.items())
     return CustomerCard(
         customer=one.customer,
-        when=_word_time(last.time, summary.has_calendar),
-        amount=show.money(last.amount, summary.costs.currency),
+        facts=(*_list_facts(summary, one.path[-1]), *parties),
         probability=show.share(one.probability),
         interval=show.show_range(one.interval, show.share),
         outcome="fraud" if one.is_fraud else "genuine",
@@ -166,29 +172,34 @@ def _word_customer(summary: Summary, one: TopCustomer) -> CustomerCard:
     )
 
 
-def _word_time(time_s: float, has_calendar: bool) -> str:
-    if not has_calendar:
-        return f"day {time_s // _DAY_S + 1:,.0f}"
-    try:
-        return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M}"
-    except (OverflowError, ValueError, OSError):
-        return show.DASH
+def _word_step(summary: Summary, step: PathStep) -> str:
+    facts = ", ".join(_list_facts(summary, step))
+    return f"{facts}: {show.share(step.probability)}, regime {step.regime}"
+
+
+def _list_facts(summary: Summary, step: PathStep) -> tuple[str, ...]:
+    """Time and amount of a transaction, as the file has them."""
+    if step.amount is None:
+        return (step.moment,)
+    currency = shorten(step.currency or summary.costs.currency)
+    return step.moment, f"{currency}\N{NO-BREAK SPACE}{format_amount(step.amount)}"
 
 
 def _list_notes(results: Results, summary: Summary) -> list[str]:
     """How the numbers of the first screen were made, and what was assumed."""
     traffic, notes = summary.traffic, []
+    notes.append("Ranges are 90 % intervals: how far numbers would move with other customers.")
     notes.append("Alerts are the transactions with the highest scores, so many a day on average.")
+    notes.append("Scores use only what was known at the time.")
     if traffic.scale > 1.005:
-        factor = show.significant(traffic.scale)
-        notes.append(
-            f"1 in {factor} transactions was held out; numbers a day and a month are scaled to all."
-        )
-    notes.append("A month has 30 days. Intervals are 90 %, by customer.")
+        factor = show.two_digits(traffic.scale)
+        held_out = f"1 in {factor} transactions of these {traffic.n_days:,} days was held out"
+        notes.append(f"{held_out}; numbers a day and a month are scaled up to all of them.")
+    notes.append("A month has 30 days.")
     if results.parts and any(one.n_unlabelled for one in results.parts):
         notes.append("Transactions of unknown label do not count.")
     if traffic.fraud_value_per_month is None:
-        notes.append("The schema names no amount column, so that money is left out.")
+        notes.append("Money is left out, because the schema names no amount column.")
         return notes
     costs = summary.costs
     notes.append(
@@ -211,7 +222,7 @@ def models_table(results: Results) -> Table:
     def model(one: CandidateResult) -> Cell:
         is_champion = one.family == "champion" and results.champions
         note = narrative.describe_kind(results) if is_champion else one.note
-        notes = "to deploy" if one.name == summary.detector else "", note
+        notes = "shown above" if one.name == summary.detector else "", note
         name = show.capitalise(narrative.name_model(one))
         return Cell(name, one.name, tuple(filter(None, notes)))
 
@@ -224,8 +235,9 @@ def models_table(results: Results) -> Table:
     members = list_candidates(results, budgets)
     alerts = show.significant(summary.budgets[summary.shown_budget].alerts_per_day)
     caption = (
-        f"With {alerts} alerts a day on average, best first by average precision. Small type: "
-        f"90 % bootstrap interval over customers. {GREYED} {provenance(results, members)}"
+        f"With {alerts} alerts a day, best first by average precision. Small type: 90 % interval "
+        "by customer; that of the calibration error lies too high, because noise adds to it. "
+        f"{GREYED} {provenance(results, members)}"
     )
     return build_table("models", caption, columns, members)
 
@@ -293,12 +305,14 @@ def list_files(results: Results) -> tuple[Table, ...]:
     where = provenance(results, list_candidates(results, rows), first_seed=True)
     caption = f"Every alert budget of every model. {where}"
     budgets = "alert_budgets_by_model", caption, names, rows, "candidate"
-    heads = ("customer", "transaction", "time", "amount", "probability", "is_fraud", "reasons")
+    about_customers = "customer", "transaction", "moment", "amount", "currency", "probability"
     customers = []
     for one in summary.top_customers:
         last, reasons = one.path[-1], "; ".join(map(str, one.reasons))
-        about = last.transaction, last.time, last.amount, one.probability
+        currency = last.currency or summary.costs.currency
+        about = last.transaction, last.moment, last.amount, currency, one.probability
         customers.append((one.customer, *about, one.is_fraud, reasons))
     caption = f"The customers with the highest scores. {where}"
+    heads = (*about_customers, "is_fraud", "reasons")
     top = "top_customers", caption, heads, {"": customers}
     return tables.build_file_table(*budgets), tables.build_file_table(*top)

@@ -19,6 +19,7 @@ DASH = "\N{EN DASH}"
 _PERCENT = "\N{NO-BREAK SPACE}%"
 _MIN_P = 1e-4
 _MIN_DECIMAL = 1e-6
+_MIN_SHARE = 0.001  # per cent
 
 
 class MetricText(NamedTuple):
@@ -190,6 +191,8 @@ def share(value: float | None) -> str:
     if not exists(value):
         return DASH
     hundredths = 100 * value
+    if 0 < abs(hundredths) < _MIN_SHARE:
+        return f"< {_MIN_SHARE}{_PERCENT}"
     if 99 < hundredths < 100:
         shown = f"{math.floor(10 * hundredths) / 10:.3g}"
     else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import PurePath
 
 from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.protocols import SplitProtocol
@@ -13,6 +14,7 @@ from turncoat.evaluation.results import (
     Comparison,
     RegimeTrait,
     Results,
+    StudyWarning,
 )
 from turncoat.evaluation.summary import Summary
 from turncoat.evaluation.verdict import XGBOOST, describe_verdict
@@ -35,15 +37,16 @@ TOPICS = {
     "head_calibration": "The head inside the regimes vs. its isotonic calibration",
 }
 _WARNINGS = {
-    "few_frauds": "The {subject} part has only {n_frauds:.0f} frauds{fold}: metrics are rough.",
-    "saturated": "{subject}: {saturation:.0%} of test beliefs are above 0.999. The posteriors are "
-    "saturated; try fewer features or temperature auto.",
-    "miscalibrated": "Not calibrated, by equal-mass ECE at a fraud rate of {fraud_rate:.4f}: "
-    "{shown}.",
-    "no_sequence": "{subject}: temporal share {temporal_share:.2%}. The sequence adds almost "
-    "nothing.",
-    "no_eligible_order": "{subject}: no number of regimes is eligible; {n_states:.0f} were used.",
-    "unstable_order": "{subject}: K = {n_states:.0f} is not stable: only {share:.0%} of the "
+    "few_frauds": "{shown}{fold}: all numbers are rough.",
+    "saturated": "{subject}: the model is almost certain of one regime in {saturation} of test "
+    "transactions. Try fewer features, or temperature auto.",
+    "miscalibrated": "Do not take these scores at face value as probabilities: {shown}. In "
+    "brackets: how far they are off on average, where {fraud_rate} of transactions are fraud.",
+    "no_sequence": "{subject}: the order of a customer's transactions adds almost nothing "
+    "(temporal share {temporal_share}).",
+    "no_eligible_order": "{subject}: no number of regimes gives one useful fraud regime; "
+    "{n_states} were used.",
+    "unstable_order": "{subject}: the number of regimes, {n_states}, is uncertain: {share} of the "
     "resamples of customers chose it.",
     "different_rows": "The paper's protocol does not compare on the same rows: it evaluates its "
     "models on customers with 5 transactions or more.",
@@ -54,10 +57,10 @@ CHOSEN_BY = {  # how a number of states was chosen
     "fallback": "the fallback, because no number is eligible",
 }
 _KINDS = {
-    "regimes": "the fraud rates of its regimes alone",
+    "regimes": "the fraud rates of its regimes, kinds of behaviour that it learnt, alone",
     "chains": "the causes of fraud (intruder, compromised counterparty, the transaction by "
     "itself), calibrated inside its regimes",
-    "ranker": "boosted trees on the features, calibrated inside its regimes",
+    "ranker": "boosted trees, calibrated inside its regimes",
     "hybrid": "boosted trees that see the customer's path too, calibrated inside its regimes",
     "chains+trees": "the causes of fraud, corrected by boosted trees and calibrated inside its "
     "regimes",
@@ -67,7 +70,12 @@ _MAX_WEIGHTS = 8  # of a sentence
 
 def title_results(results: Results) -> str:
     """The title of a report."""
-    return f"{results.data.schema if results.data else 'Study'}: {results.protocol.name} comparison"
+    return f"Fraud detectors compared on {name_source(results)}"
+
+
+def name_source(results: Results) -> str:
+    """The file or the folder of the data, without its path."""
+    return PurePath(results.data.source).name if results.data else "one data set"
 
 
 def name_model(one: CandidateResult) -> str:
@@ -85,12 +93,18 @@ def state_verdict(results: Results) -> tuple[str, ...]:
     if summary is None:
         return (title_results(results),)
     by_name = {one.name: one for one in results.candidates}
-    name = name_model(by_name[summary.detector])
+    detector = by_name[summary.detector]
+    name = name_model(detector)
+    name = name if detector.family == "champion" else f"detector ({name})"
     sentences = list(describe_verdict(results.verdict, name))
     if not sentences:
         missing = "XGBoost was not compared" if XGBOOST not in by_name else "too few frauds"
         sentences.append(f"No verdict on the {name}: {missing}.")
-    return (*sentences, *_describe_evidence(results, summary, by_name))
+    sentences += _describe_evidence(results, summary, by_name)
+    if detector.family == "champion" and results.champions:
+        about = "the detector that Turncoat chose for these data, scores by"
+        sentences.append(f"The champion, {about} {describe_kind(results)}.")
+    return tuple(sentences)
 
 
 def _describe_evidence(
@@ -108,13 +122,13 @@ def _describe_evidence(
     yield f"With {alerts} alerts a day {caught}."
     precision = by_name[summary.detector].metrics["average_precision"]
     gap = next((one for one in results.comparisons if one.topic == "champion"), None)
-    own = f"Average precision is {show.number(precision.value)}"
+    own = f"Over all budgets, average precision is {show.number(precision.value)}"
     if gap is None:
-        yield f"{own} ({show.show_range(precision.customer_interval, show.number)})."
+        yield f"{own} (90 % interval {show.show_range(precision.customer_interval, show.number)})."
     else:
         other = by_name[XGBOOST].metrics["average_precision"].value
         interval = show.show_range(gap.customer_interval, partial(show.signed, decimals=3))
-        difference = f"difference {show.signed(gap.difference, 3)}, {interval}"
+        difference = f"difference {show.signed(gap.difference, 3)}, 90 % interval {interval}"
         yield f"{own}, XGBoost's {show.number(other)} ({difference})."
 
 
@@ -122,8 +136,8 @@ def describe_rows(results: Results) -> str:
     """What the numbers of the first screen were measured on."""
     assert results.summary is not None
     traffic = results.summary.traffic
-    size = f"{traffic.n_rows:,} held-out transactions of {traffic.n_customers:,} customers"
-    return f"Test part: {size}, {traffic.n_frauds:,} of them fraud; filtered scores"
+    size = f"{traffic.n_customers:,} customers, {traffic.n_frauds:,} frauds"
+    return f"Measured on {traffic.n_rows:,} transactions that no model has seen: {size}"
 
 
 def describe_split(protocol: SplitProtocol) -> str:
@@ -227,16 +241,46 @@ def _describe_chain(choice: ChampionChoice) -> str:
 
 
 def list_warnings(results: Results, *codes: str) -> tuple[str, ...]:
-    """What to be careful about, or only some of it; miscalibrated candidates share one sentence."""
+    """What to be careful about, or only some of it; warnings of some codes share a sentence."""
     fold = " in one fold" if results.n_folds > 1 else ""
-    sentences, loose = [], [one for one in results.warnings if one.code == "miscalibrated"]
-    for one in (one for one in results.warnings if one.code in codes or not codes):
-        values = {"subject": one.subject, "fold": fold, **one.values}
-        if one.code == "miscalibrated":
-            values["shown"] = "; ".join(f"{o.subject} ({o.values['ece']:.4f})" for o in loose)
-        if one.code != "miscalibrated" or one is loose[0]:
-            sentences.append(_WARNINGS.get(one.code, "{subject}").format(**values))
-    return tuple(sentences)
+    sentences: dict[str | int, str] = {}
+    joined = {"few_frauds": _list_few_frauds, "miscalibrated": _list_miscalibrated}
+    for place, one in enumerate(results.warnings):
+        if codes and one.code not in codes:
+            continue
+        values = {  # counts or shares
+            name: show.count(value) if name.startswith("n_") else show.share(value)
+            for name, value in one.values.items()
+        }
+        values |= {"subject": show.title_of(one.subject), "fold": fold}
+        if one.code in joined:
+            same = [other for other in results.warnings if other.code == one.code]
+            values["shown"] = joined[one.code](results, same)
+        key = one.code if one.code in joined else place
+        sentences.setdefault(key, _WARNINGS.get(one.code, "{subject}").format(**values))
+    return tuple(sentences.values())
+
+
+def _list_few_frauds(_: Results, few: Sequence[StudyWarning]) -> str:
+    parts = (f"{show.count(one.values['n_frauds'])} in the {one.subject} part" for one in few)
+    return f"There are few frauds, {show.join_words(parts)}"
+
+
+def _list_miscalibrated(results: Results, loose: Sequence[StudyWarning]) -> str:
+    """Miscalibrated models with their errors; variants that one would not use are counted."""
+    names = {one.name: name_model(one) for one in results.candidates}
+    used = {one.subject for one in loose}
+    if results.summary is not None:
+        used &= {one.candidate for one in results.summary.curves}
+    shown = [
+        f"{names.get(one.subject, one.subject)} ({show.share(one.values['ece'])})"
+        for one in loose
+        if one.subject in used
+    ]
+    if n_others := len(loose) - len(shown):
+        others = "variant" if n_others == 1 else "variants"
+        shown.append(f"{n_others} {others} in the appendix")
+    return show.join_words(shown)
 
 
 def list_errata(results: Results) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ class Report(NamedTuple):
             cards=cards[:_MAX_CARDS],
             n_more_cards=len(cards[_MAX_CARDS:]),
             show=show,
-            source="" if results.data is None else Path(results.data.source).name,
+            source=narrative.name_source(results),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             metrics=[text for name, text in show.METRIC_TEXTS.items() if name in measured],

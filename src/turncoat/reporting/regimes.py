@@ -48,15 +48,14 @@ def regime_cards(results: Results) -> tuple[RegimeCard, ...]:
 def _word_regime(row: RegimeRow, fraud_regime: int) -> RegimeCard:
     is_fraud = row.number == fraud_regime
     bounds = show.show_range((row.lower, row.upper), show.share)
-    times = f"{show.two_digits(row.enrichment)} times the average"
-    times = "" if row.enrichment is None else f", {times}"
+    times = "" if row.enrichment is None else f"{show.two_digits(row.enrichment)} times the average"
     return RegimeCard(
         title=f"Regime {row.number}{', the fraud regime' if is_fraud else ''}",
         fraud_rate=show.share(row.fraud_rate),
         sentences=(
-            f"90 % interval {bounds}{times}.",
-            f"It holds {show.share(row.share)} of all transactions; the next one stays in it in "
-            f"{show.share(row.stickiness)} of cases.",
+            f"90 % interval {bounds}{times and f'; {times}'}.",
+            f"It has {show.share(row.share)} of all transactions. The customer's next transaction "
+            f"stays in it in {show.share(row.stickiness)} of cases.",
         ),
         traits=tuple(word_trait(one) for one in row.traits[:_MAX_WORDS]),
         is_fraud=is_fraud,

@@ -13,9 +13,21 @@
   addEventListener("hashchange", openTarget);
   openTarget();
 
+  // Paper has no slider, so the table of all budgets is printed, even if it was folded.
+  const table = find("budgets");
+  let wasOpen = true;
+  addEventListener("beforeprint", () => {
+    if (!table) return;
+    wasOpen = table.open;
+    table.open = true;
+  });
+  addEventListener("afterprint", () => {
+    if (table) table.open = wasOpen;
+  });
+
   const content = find("budget-data");
   if (!content) return;
-  const { budgets, currency } = JSON.parse(content.textContent);
+  const { budgets, currency, words } = JSON.parse(content.textContent);
   const slider = find("slider"), review = find("per-review"), share = find("recoverable");
   const format = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
   const write = (value) => format.format(value).replace("-", "\u2212");
@@ -32,7 +44,8 @@
     find("saving").textContent = currency + "\u00a0" + write(save(budget, 0));
     find("saving-note").textContent = write(save(budget, 1)) + " to " + write(save(budget, 2));
     find("saving-parts").textContent = prevented + " loss prevented minus " + spent + " for reviews";
-    find("best").textContent = budgets[savings.indexOf(Math.max(...savings))].texts.alerts;
+    const most = Math.max(...savings), { alerts } = budgets[savings.indexOf(most)].texts;
+    find("best").textContent = most > 0 ? words.best.replace("{}", alerts) : words.none;
   };
 
   const show = () => {

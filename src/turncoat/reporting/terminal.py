@@ -17,22 +17,22 @@ _MAX_NAME = 34
 
 
 def write_summary(results: Results) -> list[str]:
-    """Verdict, alert budgets, models and cautions: at most 27 lines of 100 columns."""
+    """Verdict, alert budgets, models and cautions: about 30 lines of 100 columns."""
     summary = results.summary
     if summary is None:
         return [narrative.title_results(results)]
     conclusion, *sentences = narrative.state_verdict(results)
     lines = _wrap(" ".join([conclusion, *sentences]))
-    lines += _wrap(f"{narrative.describe_rows(results)}.")
+    lines += _wrap(f"{narrative.describe_rows(results)}. In brackets: 90 % intervals by customer.")
     lines += ["", *_wrap(_head_budgets(summary))[:1], *_align(list(_list_budgets(summary)))]
     models = list_candidates(results, (one.candidate for one in summary.curves))
     alerts = show.significant(summary.budgets[summary.shown_budget].alerts_per_day)
     customers = (
         f"{summary.n_top_frauds} of the {len(summary.top_customers)} highest-scored customers"
     )
-    lines.append(f"{customers} had a fraud; the report says why.")
-    brackets = "in brackets 90 % intervals by customer"
-    lines += ["", f"Models with {alerts} alerts a day, best first (AP); {brackets}"]
+    lines.append(f"{customers} had a fraud; the report has their reasons.")
+    order = "best first by average precision (AP); ECE: calibration error"
+    lines += ["", f"Models with {alerts} alerts a day, {order}"]
     lines += _align(list(_list_models(summary, models)))
     return [*lines, *_word_cautions(results)]
 
