@@ -40,13 +40,24 @@ class Unusual(NamedTuple):
         return f"{self.column} {self.text}, {times} {whose} (about {usual})"
 
 
-def describe_intruder(unusual: Unusual, presence: float, n_frauds: float, known_days: float) -> str:
+def describe_intruder(
+    unusual: Unusual,
+    presence: float,
+    n_frauds: float,
+    known_days: float,
+    n_recent: float,
+    n_unusual: float,
+) -> str:
     """What is odd about a transaction, and what came before it.
 
     `presence` is P(intruder present) before the transaction. The first of the customer's known
-    frauds was `known_days` ago.
+    frauds was `known_days` ago. Of the `n_recent` transactions just before, `n_unusual` were
+    likelier an intruder's than the owner's, as this one; NaN if this one was not.
     """
     text = unusual.describe()
+    if n_unusual > 0:
+        before = f"{n_unusual:.0f} of the last {n_recent:.0f} before it"
+        text += f", unusual like {'the one before it' if n_recent == 1 else before}"
     if n_frauds > 0:
         frauds, days = _count_frauds(n_frauds), _count_days(known_days)
         text += f", {frauds}, {'' if n_frauds == 1 else 'the first '}{days} ago"
