@@ -81,7 +81,7 @@ def test_a_file_beside_its_schema_needs_no_options(chosen, turncoat, tmp_path):
     assert scores["probability"].mean() == pytest.approx(found.labels.mean(), rel=0.5)
     customer = scores["customer"][0]
     told = turncoat(f"explain {detector} {data} --customer {customer} --last 2 --json").stdout
-    assert parse(told)[-1]["reasons"]
+    assert parse(told)["explanations"][-1]["reasons"]
     text = turncoat(f"evaluate {detector} {data}").stdout
     assert "average precision" in text
     assert "Please note" in text

@@ -55,7 +55,7 @@ def test_simulate_fit_score_and_explain(
     assert scores["lower"].le(scores["probability"]).all()
     customer = scores.group_by("customer").len().sort("len", "customer")["customer"][0]
     explain = ("explain detector data --customer", customer)
-    path = json.loads(turncoat(*explain, "--json").stdout)
+    path = json.loads(turncoat(*explain, "--json").stdout)["explanations"]
     assert path[-1]["reasons"][0].keys() == {"source", "text", "log_odds"}
     own = scores.filter(pl.col("customer") == customer)
     np.testing.assert_allclose([one["probability"] for one in path], own["probability"], rtol=1e-9)
@@ -250,9 +250,9 @@ def test_a_hybrid_is_fitted_scored_and_explained(turncoat, tmp_path):
 
 def _check_opened_path(turncoat, customer):
     explain = f"explain detector data --customer {customer} --last 1"
-    (*_, last) = json.loads(turncoat(f"{explain} --path --json").stdout)
+    (*_, last) = json.loads(turncoat(f"{explain} --path --json").stdout)["explanations"]
     assert {"history", "amount"} <= {reason["source"] for reason in last["path_reasons"]}
-    (*_, closed) = json.loads(turncoat(f"{explain} --json").stdout)
+    (*_, closed) = json.loads(turncoat(f"{explain} --json").stdout)["explanations"]
     assert closed == {**last, "path_reasons": []}
     heading = "the path's own reasons, for the fraud regime against the next best:"
     _, opened = turncoat(f"{explain} --path").stdout.split(heading)
