@@ -34,7 +34,8 @@ def frame(tmp_path: Path) -> pl.DataFrame:
 def test_the_highest_scores_are_explained_in_one_call(
     turncoat: Command, frame: pl.DataFrame, tmp_path: Path
 ) -> None:
-    found = json.loads(turncoat("explain detector data.parquet --top 7 --json").stdout)["explanations"]
+    told = turncoat("explain detector data.parquet --top 7 --json").stdout
+    found = json.loads(told)["explanations"]
     turncoat("score detector data.parquet --out scores.parquet")
     scores = pl.read_parquet(tmp_path / "scores.parquet").sort("probability", descending=True)
     assert [one["probability"] for one in found] == pytest.approx(scores["probability"][:7])
@@ -56,7 +57,8 @@ def test_the_highest_scores_are_explained_in_one_call(
 def test_the_table_and_the_page_say_the_same(
     turncoat: Command, frame: pl.DataFrame, tmp_path: Path
 ) -> None:
-    found = json.loads(turncoat("explain detector data.parquet --top 3 --json").stdout)["explanations"]
+    told = turncoat("explain detector data.parquet --top 3 --json").stdout
+    found = json.loads(told)["explanations"]
     table = turncoat("explain detector data.parquet --top 3").stdout
     assert table.startswith("The 3 highest scores of data.parquet. Filtered scores.\n")
     told = turncoat("explain detector data.parquet --top 3 --html pages/top.html").stdout

@@ -70,7 +70,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     as_json = "--json" in sys.argv[1:]  # known even if the command line cannot be parsed
     try:
-        code = app(standalone_mode=False)  # or Typer would print its own errors
+        code = app(prog_name="turncoat", standalone_mode=False)  # Typer raises its errors
         if code == INTERRUPTED.exit_code:
             raise KeyboardInterrupt
     except (Exception, KeyboardInterrupt) as error:

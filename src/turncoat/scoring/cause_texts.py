@@ -86,7 +86,7 @@ def describe_compromise(
     if clock.zone is None:
         when = f"{days} ago" if n_frauds == 1 else f"the first {days} ago"
         return f"{text}: {frauds} there, {when}"
-    date = clock.format_date(STEP * math.floor(now / STEP) - run_days * DAY)
+    date = _format_step(clock, STEP * math.floor(now / STEP) - run_days * DAY)
     since = f"on {date}" if n_frauds == 1 else f"since {date}"
     return f"{text}{f' for {days}' if is_probable else ''}: {frauds} there {since}"
 
@@ -125,6 +125,15 @@ class TransactionDescriber:
                 bounds = self.scorecard.find_range(int(place), int(bins[place]))
                 return self.features.describe_range(name, column, bounds, row)
         return self.features.describe[source](row)
+
+
+def _format_step(clock: Clock, start: float) -> str:
+    """The date of a step of six hours: two dates if it has midnight in it, in local time."""
+    first, last = clock.format_date(start), clock.format_date(start + STEP - 1.0)
+    if first == last:
+        return first
+    day, month = first.split()
+    return f"{day if last.endswith(month) else first} or {last}"
 
 
 def _count_frauds(n_frauds: float) -> str:
