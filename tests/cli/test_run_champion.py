@@ -140,11 +140,11 @@ def test_serve_a_run(turncoat, place, monkeypatch):
 
 def test_what_is_neither_a_detector_nor_a_run_with_a_champion_is_refused(turncoat, place):
     shutil.rmtree(place / "run" / "champion")
-    refused = turncoat("score run data.parquet --out scores.csv", status=2).stderr
+    refused = turncoat("score run data.parquet --out scores.csv", status=4).stderr
     assert "run is a run without a champion: it is not finished, or XGBoost was not" in refused
     assert "give a detector in run/fits" in refused
     for folder in ("run/fits", "nowhere", "data.parquet"):
-        refused = turncoat(f"score {folder} data.parquet --out scores.csv", status=2).stderr
+        refused = turncoat(f"score {folder} data.parquet --out scores.csv", status=4).stderr
         assert "is not a saved detector" in refused
     refused = turncoat(f"{QUICK} --baselines logistic --refit --out other", status=2).stderr
     assert "--refit is of the champion, and the baselines are logistic" in refused
@@ -153,9 +153,9 @@ def test_what_is_neither_a_detector_nor_a_run_with_a_champion_is_refused(turncoa
 
 def test_a_damaged_champion_is_named(turncoat, place):
     (place / "run" / "champion" / "manifest.json").write_text("{")
-    refused = turncoat("score run data.parquet --out scores.csv", status=2).stderr
+    refused = turncoat("score run data.parquet --out scores.csv", status=4).stderr
     assert "run/champion: manifest.json is truncated" in refused
-    refused = turncoat(f"{QUICK} --out run", status=2).stderr
+    refused = turncoat(f"{QUICK} --out run", status=4).stderr
     assert "run/champion exists and is not a saved detector" in refused
 
 
