@@ -186,6 +186,18 @@ def check_comparison(text: str, whose: str, row: dict[str, Any], others: list[An
     return True
 
 
+def find_fraud_rate(row: dict[str, Any], earlier: list[dict[str, Any]]) -> tuple[float, float]:
+    """Known outcomes at the shop, fading over a month, and their fraud rate (docs/scores.md)."""
+    counted = frauds = 0.0
+    for one in earlier:
+        ended = (math.floor(one["at"] / STEP) + 1) * STEP
+        n_steps = math.floor((row["at"] - DAY - ended) / STEP)
+        if n_steps >= 0:
+            counted += math.exp(-n_steps / 120)
+            frauds += math.exp(-n_steps / 120) * (one["fraud"] == 1)
+    return counted, (frauds + 5 * fitted().features_.plan.base_rate) / (counted + 5)
+
+
 def count_run(row: dict[str, Any], earlier: list[dict[str, Any]]) -> int:
     """Frauds at the shop since its last genuine payment, known a day after their step."""
     steps = [math.floor(one["at"] / STEP) for one in earlier]
@@ -252,7 +264,11 @@ def test_headers_and_reasons_say_what_the_file_says(rows: list[dict[str, Any]], 
         if claimed is not None:
             assert {"one": 1}.get(claimed[1], claimed[1]) in (run, str(run))
         rate = re.search(r"fraud rate there about (\S+)%", told["shop"])
-        assert rate is None or 0 <= float(rate[1]) <= 100
+        known, expected = find_fraud_rate(row, there)
+        assert (rate is not None) == (math.log1p(known) >= 0.1) or known == pytest.approx(
+            0.105, 0.01
+        )
+        assert rate is None or float(rate[1]) == pytest.approx(100 * expected, abs=0.0501)
 
 
 # ---- causes of fraud
