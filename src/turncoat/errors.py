@@ -42,7 +42,11 @@ class CorruptRecordError(StoreError):
     """One entry of the store is damaged."""
 
 
-class ContentionError(StoreError):
+class StoreUnavailableError(StoreError):
+    """The store is busy or cannot be reached. The same request may succeed later."""
+
+
+class ContentionError(StoreUnavailableError):
     """Other writers keep changing the same records."""
 
 

@@ -81,7 +81,7 @@ def test_a_file_beside_its_schema_needs_no_options(chosen, turncoat, tmp_path):
     assert scores["probability"].mean() == pytest.approx(found.labels.mean(), rel=0.5)
     customer = scores["customer"][0]
     told = turncoat(f"explain {detector} {data} --customer {customer} --last 2 --json").stdout
-    assert parse(told)[-1]["reasons"]
+    assert parse(told)["explanations"][-1]["reasons"]
     text = turncoat(f"evaluate {detector} {data}").stdout
     assert "average precision" in text
     assert "Please note" in text
@@ -153,7 +153,7 @@ def test_a_file_without_fraud_in_a_part_is_refused_with_counts(turncoat, tmp_pat
     write_payments(tmp_path)
     frame = pl.read_csv(tmp_path / "payments.csv")
     frame.with_columns(fraud=(pl.col("id") == 1900).cast(int)).write_csv(tmp_path / "payments.csv")
-    refused = turncoat("fit payments.csv --quick", status=2).stderr
+    refused = turncoat("fit payments.csv --quick", status=3).stderr
     assert "part has 0 known frauds" in refused
     assert not (tmp_path / "detector").exists()
 
@@ -196,11 +196,11 @@ def test_evaluate_refuses_times_that_are_none_or_too_late(chosen, turncoat, tmp_
     command = f"evaluate {chosen.folder / 'detector'} {chosen.folder / 'payments.csv'}"
     bad = turncoat(f"{command} --from yesterday", status=2).stderr
     assert "--from is 'yesterday'; it must be an ISO date such as 2024-07-01, or seconds" in bad
-    late = turncoat(f"{command} --from 2030-01-01", status=2).stderr
+    late = turncoat(f"{command} --from 2030-01-01", status=3).stderr
     assert "no transaction is at or after --from 2030-01-01" in late
-    nan = turncoat(f"{command} --from nan", status=2).stderr
+    nan = turncoat(f"{command} --from nan", status=3).stderr
     assert "--from" in nan
     frame = pl.read_csv(chosen.folder / "payments.csv")
     frame.with_columns(fraud=pl.lit(0)).write_csv(tmp_path / "genuine.csv")
-    none = turncoat(f"evaluate {chosen.folder / 'detector'} genuine.csv", status=2).stderr
+    none = turncoat(f"evaluate {chosen.folder / 'detector'} genuine.csv", status=3).stderr
     assert "found 0 known frauds" in none

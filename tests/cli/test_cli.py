@@ -55,7 +55,7 @@ def test_simulate_fit_score_and_explain(
     assert scores["lower"].le(scores["probability"]).all()
     customer = scores.group_by("customer").len().sort("len", "customer")["customer"][0]
     explain = ("explain detector data --customer", customer)
-    path = json.loads(turncoat(*explain, "--json").stdout)
+    path = json.loads(turncoat(*explain, "--json").stdout)["explanations"]
     assert path[-1]["reasons"][0].keys() == {"source", "text", "log_odds"}
     own = scores.filter(pl.col("customer") == customer)
     np.testing.assert_allclose([one["probability"] for one in path], own["probability"], rtol=1e-9)
@@ -121,11 +121,11 @@ def test_errors_are_one_line_and_keep_earlier_results(turncoat, tmp_path):
     assert "nosuch" in turncoat("simulate nosuch --out x", status=2).stderr
     (tmp_path / "regimes").mkdir()
     (tmp_path / "regimes" / "precious.txt").write_text("kept")
-    full = turncoat(f"fit data --config handbook --out regimes {QUICK}", status=2)
+    full = turncoat(f"fit data --config handbook --out regimes {QUICK}", status=4)
     assert "not a saved detector" in full.stderr
     assert (tmp_path / "regimes" / "precious.txt").read_text() == "kept"
     assert "no data" in turncoat("fit --config handbook --out y", status=2).stderr
-    missing = turncoat("fit nowhere.csv --config handbook --out y", status=2)
+    missing = turncoat("fit nowhere.csv --config handbook --out y", status=3)
     assert "nowhere.csv" in missing.stderr
     assert not (tmp_path / "y").exists()
 
@@ -151,14 +151,14 @@ def test_unexpected_failures_are_one_line(turncoat, tmp_path):
     (tmp_path / "deep.toml").write_text("x = " + "[" * 20_000)
     rows = "\n".join(f"{i % 5}.5,{i % 7},{i}" for i in range(60))
     (tmp_path / "m.csv").write_text(f"[/b],customer,time\n{rows}")
-    for command in (
-        "simulate handbook --rows 10 --out /proc/nowhere",
-        f"simulate handbook --rows {10**17} --out z",
-        "fit y[/b].d --config deep.toml --out o",
-        "fit y[/b].d --config handbook --out y[/b].d/transactions.csv/sub",
-        f"fit {'n' * 300}.csv --config handbook --out o",
+    for command, status in (
+        ("simulate handbook --rows 10 --out /proc/nowhere", 1),
+        (f"simulate handbook --rows {10**17} --out z", 1),
+        ("fit y[/b].d --config deep.toml --out o", 2),
+        ("fit y[/b].d --config handbook --out y[/b].d/transactions.csv/sub", 4),
+        (f"fit {'n' * 300}.csv --config handbook --out o", 1),
     ):
-        error = turncoat(command, status=2).stderr
+        error = turncoat(command, status=status).stderr
         assert error.startswith("turncoat: ")
         assert len(error.splitlines()) == 1
     assert "[/b]" in turncoat("init m.csv").stdout
@@ -250,9 +250,9 @@ def test_a_hybrid_is_fitted_scored_and_explained(turncoat, tmp_path):
 
 def _check_opened_path(turncoat, customer):
     explain = f"explain detector data --customer {customer} --last 1"
-    (*_, last) = json.loads(turncoat(f"{explain} --path --json").stdout)
+    (*_, last) = json.loads(turncoat(f"{explain} --path --json").stdout)["explanations"]
     assert {"history", "amount"} <= {reason["source"] for reason in last["path_reasons"]}
-    (*_, closed) = json.loads(turncoat(f"{explain} --json").stdout)
+    (*_, closed) = json.loads(turncoat(f"{explain} --json").stdout)["explanations"]
     assert closed == {**last, "path_reasons": []}
     heading = "the path's own reasons, for the fraud regime against the next best:"
     _, opened = turncoat(f"{explain} --path").stdout.split(heading)
@@ -293,10 +293,10 @@ def test_compare_and_repeat_from_the_manifest(turncoat, tmp_path):
     assert "holds another study: other settings" in refused
     unknown = turncoat(f"{where} --scenario KINDS --out x", status=2).stderr
     assert "--scenario is 'KINDS', and data.parquet has no such column" in unknown
-    assert "cannot be read" in turncoat("report nowhere", status=2).stderr
+    assert "cannot be read" in turncoat("report nowhere", status=4).stderr
     payments.head(29_000).write_parquet(tmp_path / "fewer.parquet")
     other = turncoat(
-        "compare --manifest run/manifest.json --data fewer.parquet --out other", status=2
+        "compare --manifest run/manifest.json --data fewer.parquet --out other", status=3
     ).stderr
     assert "not the data of run/manifest.json" in other
 

@@ -34,7 +34,8 @@ def frame(tmp_path: Path) -> pl.DataFrame:
 def test_the_highest_scores_are_explained_in_one_call(
     turncoat: Command, frame: pl.DataFrame, tmp_path: Path
 ) -> None:
-    found = json.loads(turncoat("explain detector data.parquet --top 7 --json").stdout)
+    told = turncoat("explain detector data.parquet --top 7 --json").stdout
+    found = json.loads(told)["explanations"]
     turncoat("score detector data.parquet --out scores.parquet")
     scores = pl.read_parquet(tmp_path / "scores.parquet").sort("probability", descending=True)
     assert [one["probability"] for one in found] == pytest.approx(scores["probability"][:7])
@@ -56,7 +57,8 @@ def test_the_highest_scores_are_explained_in_one_call(
 def test_the_table_and_the_page_say_the_same(
     turncoat: Command, frame: pl.DataFrame, tmp_path: Path
 ) -> None:
-    found = json.loads(turncoat("explain detector data.parquet --top 3 --json").stdout)
+    told = turncoat("explain detector data.parquet --top 3 --json").stdout
+    found = json.loads(told)["explanations"]
     table = turncoat("explain detector data.parquet --top 3").stdout
     assert table.startswith("The 3 highest scores of data.parquet. Filtered scores.\n")
     told = turncoat("explain detector data.parquet --top 3 --html pages/top.html").stdout
@@ -106,7 +108,7 @@ def test_a_history_joins_the_file_but_is_not_explained(turncoat: Command, tmp_pa
     frame[500:].drop("fraud").write_parquet(tmp_path / "now.parquet")
     bundle("shop", tmp_path)
     quiet = turncoat("explain detector now.parquet --history past.parquet --top 200 --json")
-    found = json.loads(quiet.stdout)
+    found = json.loads(quiet.stdout)["explanations"]
     assert quiet.stderr == ""
     assert {int(one["id"]) for one in found} == set(frame["id"][500:])
     assert {one["label"] for one in found} == {None}
@@ -116,10 +118,12 @@ def test_a_history_joins_the_file_but_is_not_explained(turncoat: Command, tmp_pa
     for one in found:
         assert one["probability"] == pytest.approx(expected[int(one["id"])], abs=1e-9)
     alone = turncoat("explain detector now.parquet --customer c1 --json")
-    assert "warning: about 100% of the customers in now.parquet" in alone.stderr
+    (warning,) = json.loads(alone.stdout)["warnings"]
+    assert warning.startswith("about 100% of the customers in now.parquet")
+    assert f"warning: {warning}" in alone.stderr
     kept = turncoat("explain detector now.parquet --history past.parquet --customer c1 --json")
     n_own = frame[500:].filter(pl.col("who") == "c1").height
-    assert len(json.loads(kept.stdout)) == n_own
+    assert len(json.loads(kept.stdout)["explanations"]) == n_own
 
 
 def test_the_last_of_a_customer_are_printed(turncoat: Command, frame: pl.DataFrame) -> None:
@@ -129,20 +133,20 @@ def test_the_last_of_a_customer_are_printed(turncoat: Command, frame: pl.DataFra
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "status", "words"),
     [
-        ("", "give --customer, --transaction or --top"),
-        ("--top 3 --customer 3", "give --customer, --transaction or --top"),
-        ("--top 3 --json --html x.html", "--html and --json are two outputs"),
-        ("--customer nobody", "no customer 'nobody'"),
-        ("--transaction none", "there is no transaction 'none'"),
-        ("--customer 3 --transaction none", "customer '3' has no transaction 'none'"),
+        ("", 2, "give --customer, --transaction or --top"),
+        ("--top 3 --customer 3", 2, "give --customer, --transaction or --top"),
+        ("--top 3 --json --html x.html", 2, "--html and --json are two outputs"),
+        ("--customer nobody", 3, "no customer 'nobody'"),
+        ("--transaction none", 3, "there is no transaction 'none'"),
+        ("--customer 3 --transaction none", 3, "customer '3' has no transaction 'none'"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(
-    turncoat: Command, frame: pl.DataFrame, options: str, words: str
+    turncoat: Command, frame: pl.DataFrame, options: str, status: int, words: str
 ) -> None:
-    assert words in turncoat(f"explain detector data.parquet {options}", status=2).stderr
+    assert words in turncoat(f"explain detector data.parquet {options}", status=status).stderr
 
 
 def test_rows_are_explained_with_all_their_reasons() -> None:

@@ -136,8 +136,9 @@ def test_a_run_stands_for_its_champion(turncoat, place):
     np.testing.assert_array_equal(by_run["probability"], expected.probability)
     figures = json.loads(turncoat("evaluate run data.parquet --json").stdout)
     assert figures["n_rows"] == by_run.height
-    path = json.loads(turncoat("explain run data.parquet --customer c004 --json").stdout)
-    assert len(path) == by_run.filter(pl.col("customer") == "c004").height
+    told = turncoat("explain run data.parquet --customer c004 --json").stdout
+    n_own = by_run.filter(pl.col("customer") == "c004").height
+    assert len(json.loads(told)["explanations"]) == n_own
     counts = json.loads(turncoat("replay run data.parquet --json").stdout)
     assert counts["scored"] == by_run.height
     assert (place / "run" / "champion-beliefs.sqlite").exists()
@@ -158,11 +159,11 @@ def test_serve_a_run(turncoat, place, monkeypatch):
 
 def test_what_is_neither_a_detector_nor_a_run_with_a_champion_is_refused(turncoat, place):
     shutil.rmtree(place / "run" / "champion")
-    refused = turncoat("score run data.parquet --out scores.csv", status=2).stderr
+    refused = turncoat("score run data.parquet --out scores.csv", status=4).stderr
     assert "run is a run without a champion: it is not finished, or XGBoost was not" in refused
     assert "give a detector in run/fits" in refused
     for folder in ("run/fits", "nowhere", "data.parquet"):
-        refused = turncoat(f"score {folder} data.parquet --out scores.csv", status=2).stderr
+        refused = turncoat(f"score {folder} data.parquet --out scores.csv", status=4).stderr
         assert "is not a saved detector" in refused
     refused = turncoat(f"{QUICK} --baselines logistic --refit --out other", status=2).stderr
     assert "--refit is of the champion, and the baselines are logistic" in refused
@@ -171,9 +172,9 @@ def test_what_is_neither_a_detector_nor_a_run_with_a_champion_is_refused(turncoa
 
 def test_a_damaged_champion_is_named(turncoat, place):
     (place / "run" / "champion" / "manifest.json").write_text("{")
-    refused = turncoat("score run data.parquet --out scores.csv", status=2).stderr
+    refused = turncoat("score run data.parquet --out scores.csv", status=4).stderr
     assert "run/champion: manifest.json is truncated" in refused
-    refused = turncoat(f"{QUICK} --out run", status=2).stderr
+    refused = turncoat(f"{QUICK} --out run", status=4).stderr
     assert "run/champion exists and is not a saved detector" in refused
 
 

@@ -157,7 +157,7 @@ def test_evaluation_takes_a_history_too(turncoat: Command, model: Path, tmp_path
     alone = turncoat("evaluate detector judged.parquet --json")
     assert "warning: about 100%" in alone.stderr
     assert json.loads(alone.stdout)["models"] != found["models"]
-    assert "fraud" in turncoat("evaluate detector month.parquet", status=2).stderr
+    assert "fraud" in turncoat("evaluate detector month.parquet", status=3).stderr
 
 
 def test_outputs_carry_model_calibration_and_run(
@@ -218,4 +218,4 @@ def test_options_that_do_not_go_together_are_refused(turncoat: Command, model: P
         (f"{store} --mode smoothed", "looks ahead, and a store only knows the past"),
     ):
         assert words in turncoat(f"{score} {options}", status=2).stderr
-    assert "there is no store" in turncoat(f"{score} {store}", status=2).stderr
+    assert "there is no store" in turncoat(f"{score} {store}", status=5).stderr

@@ -142,7 +142,7 @@ def test_rows_that_cannot_be_applied_are_kept(
     assert (kept["id"], kept["label"]) == (999_999, 1)
     assert "keep the log long enough" in kept["problem"]
     pl.DataFrame({"id": [999_999]}).write_csv(tmp_path / "none.csv")
-    failed = turncoat(f"labels detector none.csv --all-fraud {STORE}", status=2)
+    failed = turncoat(f"labels detector none.csv --all-fraud {STORE}", status=3)
     assert "none.csv: none of 1 labels could be applied" in failed.stderr
 
 
@@ -248,7 +248,7 @@ def test_the_export_can_be_of_a_period(turncoat: Command, model: Path, tmp_path:
     assert "must end in .parquet" in turncoat(f"export-log {STORE} --out b.csv", status=2).stderr
     assert (
         "there is no store"
-        in turncoat("export-log --store sqlite:///typo.sqlite --out c.parquet", status=2).stderr
+        in turncoat("export-log --store sqlite:///typo.sqlite --out c.parquet", status=5).stderr
     )
     assert not (tmp_path / "c.parquet").exists()
 

@@ -501,6 +501,12 @@ def test_without_customer_or_time_there_is_a_gap_to_fill_in(tmp_path, missing, r
         assert read(path, load_schema(toml)).n_customers == 2
 
 
+def test_customer_and_time_may_both_be_gaps(tmp_path):
+    frame = payments(customer_id=None, timestamp=None, somewhere=names("a", "b"))
+    write_schema(infer_schema(saved(frame, tmp_path)), tmp_path / "turncoat.toml")
+    assert [role for role, _ in find_gaps(tmp_path / "turncoat.toml")] == ["customer", "time"]
+
+
 def test_date_and_time_of_day_in_two_columns():
     frame = payments(timestamp=None, clock=[f"{moment:%H:%M}" for moment in moments()])
     (warning,) = [text for text in infer_schema(frame).warnings if "'clock'" in text]

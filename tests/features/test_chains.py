@@ -52,7 +52,7 @@ from turncoat.numerics.intruder import (
 
 Array = np.ndarray
 KNOWN_FRAUDS = OUTPUTS.index("known_frauds")
-COMPROMISE, COMPROMISED, RUN_FRAUDS, RUN_DAYS = range(7, 11)
+COMPROMISE, COMPROMISED, RUN_FRAUDS, RUN_DAYS = range(N_OWN, N_OWN + 4)
 RISKS = [COMPROMISE, COMPROMISED]
 
 

@@ -151,6 +151,26 @@ def test_the_filter_is_the_sum_over_all_paths(seed: int) -> None:
         assert outputs[PRESENCE, t] == pytest.approx(presence, abs=1e-10)
 
 
+@pytest.mark.parametrize("memory", [1, 3, 32])
+@pytest.mark.parametrize("seed", range(4))
+def test_unusual_rows_are_those_of_the_last_whose_columns_point_to_an_intruder(
+    seed: int, memory: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    chain, n = random_chain(rng, memory_rows=memory), 40
+    amounts = np.where(rng.random(n) < 0.2, np.nan, rng.lognormal(2, 1.5, n))
+    outputs, labels = np.zeros((len(OUTPUTS), n)), rng.choice([0, 1, UNKNOWN, NEVER], n)
+    rows = np.array([0, 15, n]), DAY * np.arange(n), amounts, chain, outputs, labels
+    is_unusual = replay(*rows) > 0
+    recent, found = (outputs[OUTPUTS.index(name)] for name in ("recent_rows", "unusual_rows"))
+    assert is_unusual.any()
+    for t in range(n):
+        first = max(0 if t < 15 else 15, t - min(5, memory))
+        assert recent[t] == t - first
+        expected = is_unusual[first:t].sum() if is_unusual[t] else np.nan
+        np.testing.assert_equal(found[t], expected)
+
+
 def test_the_first_row_of_every_customer_starts_anew() -> None:
     rng = np.random.default_rng(3)
     chain = random_chain(rng)

@@ -40,14 +40,32 @@ def make_unusual(times: float, column: str = "amount", is_first: bool = False) -
     ],
 )
 def test_known_frauds_are_told(n_frauds: int, days: float, text: str) -> None:
-    assert describe_intruder(make_unusual(5.12), 0.01, n_frauds, days) == text
-    told = describe_intruder(make_unusual(5.12), 0.2, n_frauds, days)
+    assert describe_intruder(make_unusual(5.12), 0.01, n_frauds, days, 5, math.nan) == text
+    told = describe_intruder(make_unusual(5.12), 0.2, n_frauds, days, 5, 0)
     assert told == f"{text}, with an intruder possibly present before"
 
 
 def test_an_intruder_before_is_named_by_its_probability() -> None:
-    told = describe_intruder(make_unusual(5.12), 0.7, 0, math.nan)
+    told = describe_intruder(make_unusual(5.12), 0.7, 0, math.nan, 0, math.nan)
     assert told.endswith("with an intruder probably present before")
+
+
+@pytest.mark.parametrize(
+    ("n_recent", "n_unusual", "words"),
+    [
+        (5, 2, ", unusual like 2 of the last 5 before it"),
+        (3, 3, ", unusual like 3 of the last 3 before it"),
+        (1, 1, ", unusual like the one before it"),
+        (5, 0, ""),
+        (0, 0, ""),
+        (5, math.nan, ""),
+    ],
+)
+def test_transactions_that_looked_the_same_are_counted(
+    n_recent: int, n_unusual: float, words: str
+) -> None:
+    told = describe_intruder(make_unusual(5.12), 0.01, 0, math.nan, n_recent, n_unusual)
+    assert told == f"amount 204.80, 5.1× {USUAL}{words}"
 
 
 @pytest.mark.parametrize(

@@ -64,14 +64,20 @@ def fit(transactions) -> Detector:
 def test_mixed_currencies_score_as_one_currency_and_live_as_batch() -> None:
     payments = make_payments()
     mixed = read(payments, SCHEMA)
-    converted = pl.DataFrame({"ref": mixed.ids, "euros": mixed.column("paid")})
-    euros = payments.join(converted, on="ref", maintain_order="left")
-    euros = euros.with_columns(paid="euros", chargeback=(pl.col("chargeback") == "Y").cast(pl.Int8))
+    is_new_rate = pl.from_epoch("at") >= pl.datetime(2024, 2, 1)
+    rate = {"EUR": 1.0, "SEK": pl.when(is_new_rate).then(0.085).otherwise(0.09), "JPY": 0.006}
+    worth = [pl.when(pl.col("ccy") == name).then(one) for name, one in rate.items()]
+    units = pl.when(pl.col("ccy") == "JPY").then(1).otherwise(100)
+    euros = payments.with_columns(
+        paid=pl.col("paid") / units * pl.coalesce(worth),
+        chargeback=(pl.col("chargeback") == "Y").cast(pl.Int8),
+    )
     plain = replace(SCHEMA, minor_units=(), currency=None, rates=None)
     one = read(euros, plain)
     detector, other = fit(mixed), fit(one)
     scores = detector.score(mixed)
-    np.testing.assert_array_equal(scores.value, other.score(one).value)
+    np.testing.assert_allclose(mixed.column("paid"), one.column("paid"), rtol=1e-12)
+    np.testing.assert_allclose(scores.value, other.score(one).value, rtol=1e-6)
     raw = read(payments, plain)
     assert not np.allclose(scores.value, fit(raw).score(raw).value)
 

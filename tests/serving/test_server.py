@@ -44,6 +44,7 @@ def model(tmp_path: Path) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server with short time limits, for tests that leave it as it was."""
     limits = ("--idle-timeout-s", "1", "--client-timeout-s", "1", "--max-connections", "64")
+    limits += ("--json",)
     with running(bundle("shop", tmp_path_factory.mktemp("edge")), "memory://", *limits) as started:
         yield started
         assert "Traceback" not in started.log.read_text()
@@ -498,11 +499,18 @@ def test_it_is_not_ready_while_writes_fail(model: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- the command
 
 
-def refuse(*options: str, **more: Any) -> str:
+def test_the_address_is_printed_as_json(server: Server) -> None:
+    lines = server.log.read_text().splitlines()
+    (found,) = [json.loads(line) for line in lines if line.startswith("{")]
+    about = {"store": "memory://", "workers": 1, "model": found["model"]}
+    assert found == {"url": f"http://127.0.0.1:{server.port}", **about}
+
+
+def refuse(*options: str, status: int = 2, **more: Any) -> str:
     """Return the message with which the command refuses to start."""
     command = [sys.executable, "-m", "turncoat", "serve", *options]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)
-    assert found.returncode == 2, found.stderr
+    assert found.returncode == status, found.stderr
     assert "Traceback" not in found.stderr
     return found.stderr
 
@@ -521,11 +529,11 @@ def test_settings_that_could_not_work_are_refused(model: Path) -> None:
 
 
 def test_the_command_refuses_what_could_not_work(tmp_path: Path, model: Path) -> None:
-    assert "not a saved detector" in refuse(str(tmp_path / "nothing"))
+    assert "not a saved detector" in refuse(str(tmp_path / "nothing"), status=4)
     missing = f"sqlite:///{tmp_path}/missing.sqlite"
-    assert "--create-store" in refuse(str(model), "--store", missing)
+    assert "--create-store" in refuse(str(model), "--store", missing, status=5)
     (model / "manifest.json").write_text("{}")
-    assert "manifest" in refuse(str(model), "--workers", "2")
+    assert "manifest" in refuse(str(model), "--workers", "2", status=4)
 
 
 def test_two_workers_say_so_when_the_disk_is_full(model: Path, tmp_path: Path) -> None:

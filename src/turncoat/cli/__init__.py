@@ -6,10 +6,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from turncoat import __version__
 from turncoat.cli.choosing import evaluate
@@ -18,11 +17,11 @@ from turncoat.cli.explaining import explain
 from turncoat.cli.features import features
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
+from turncoat.cli.output import INTERNAL, INTERRUPTED, exit_with_error, find_kind, list_exit_codes
 from turncoat.cli.scoring import score
 from turncoat.cli.serving import erase, new_key, recalibrate, replay, serve
 from turncoat.cli.simulating import simulate
 from turncoat.cli.store_log import export_log, labels
-from turncoat.errors import TurncoatError
 
 COMMANDS = (
     *(simulate, init, features, fit, score, explain, evaluate),
@@ -60,30 +59,22 @@ _VERSION = typer.Option(
 )
 
 
-@app.callback()
+@app.callback(epilog=f"\b\nExit codes:\n{list_exit_codes()}")
 def _turncoat(version: Annotated[bool, _VERSION] = False) -> None:
     """Sequential fraud detection with hidden Markov models."""
 
 
 def main() -> None:
-    """Run the command line. An error is one line on stderr with status 2; Ctrl-C is status 130."""
+    """Run the command line. An error is one line on stderr; `--help` lists the exit codes."""
     # XGBoost's threads would spin while they wait, which on a busy machine takes most of the time.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    as_json = "--json" in sys.argv[1:]  # known even if the command line cannot be parsed
     try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except TurncoatError as error:
-        _exit_with_error(str(error))
-    except MemoryError as error:
-        _exit_with_error(f"not enough memory: {error}. Use fewer rows at a time")
-    except Exception as error:
-        if os.environ.get("TURNCOAT_DEBUG"):
+        code = app(prog_name="turncoat", standalone_mode=False)  # Typer raises its errors
+        if code == INTERRUPTED.exit_code:
+            raise KeyboardInterrupt
+    except (Exception, KeyboardInterrupt) as error:
+        if find_kind(error) is INTERNAL and os.environ.get("TURNCOAT_DEBUG"):
             raise
-        _exit_with_error(f"{type(error).__name__}: {error} (TURNCOAT_DEBUG=1 shows the traceback)")
-
-
-def _exit_with_error(message: str) -> NoReturn:
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print(f"turncoat: {message}", markup=False)
-    sys.exit(2)
+        exit_with_error(error, as_json)
+    sys.exit(code or 0)

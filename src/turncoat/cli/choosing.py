@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -15,7 +14,7 @@ from rich.markup import escape
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
-from turncoat.cli.notes import echo_notes
+from turncoat.cli.output import Json, echo_json, echo_notes
 from turncoat.cli.scoring import History, list_warnings, read_with_history
 from turncoat.errors import ConfigError, DataError
 
@@ -77,7 +76,7 @@ def fit_champion(
     detector.save(out)
     if options.as_json:
         summary = _summarize(champion, detector, parts, figures, options, out)
-        echo(json.dumps({**summary, "notes": data.notes}))
+        echo_json({**summary, "notes": data.notes})
         return
     echo(f"{champion.describe()}\n\nOn the test part, which nothing was fitted or chosen on:")
     echo(figures.describe())
@@ -96,7 +95,7 @@ def evaluate(
     data: Annotated[list[Path], Argument(help="Labelled files of the same schema.")],
     history: History = None,
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
-    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure a detector on a labelled file.
 
@@ -133,7 +132,7 @@ def evaluate(
     warnings = list_warnings(detector, transactions.source, scored, "Give them with --history")
     if as_json:
         about = {"verdict": figures.verdict, "note": note, "warnings": warnings}
-        echo(json.dumps({**asdict(figures), **about, "notes": transactions.notes}))
+        echo_json({**asdict(figures), **about, "notes": transactions.notes})
         return
     echo_notes(transactions)
     if note:

@@ -14,6 +14,7 @@ from typer import Argument, Option, echo
 from turncoat.cli import fitting
 from turncoat.cli.detectors import CHAMPION_FOLDER
 from turncoat.cli.fitting import AUTO, parse_count
+from turncoat.cli.output import Json, echo_json
 from turncoat.errors import ConfigError, DataError
 from turncoat.panel import LABEL_DELAY_DAYS
 
@@ -83,7 +84,7 @@ def compare(
     currency: Annotated[str | None, Option(help=_CURRENCY_HELP)] = None,
     refit: Annotated[bool, Option("--refit", help=_REFIT_HELP)] = False,
     manifest: Annotated[Path | None, Option(help=_MANIFEST_HELP)] = None,
-    as_json: Annotated[bool, Option("--json", help="Print the metrics as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare the tiers with baselines on held-out rows. Writes a report and saves a champion.
 
@@ -152,7 +153,10 @@ def compare(
     _show_results(results, out, as_json, refit)
 
 
-def report(run: Annotated[Path, Argument(help="Folder of a finished `turncoat compare`.")]) -> None:
+def report(
+    run: Annotated[Path, Argument(help="Folder of a finished `turncoat compare`.")],
+    as_json: Json = False,
+) -> None:
     """Write the report of a run again, from its results.json.
 
     Examples:
@@ -163,13 +167,18 @@ def report(run: Annotated[Path, Argument(help="Folder of a finished `turncoat co
     from turncoat.reporting import write_report
 
     results = load_results(run / "results.json")
-    echo(write_report(results, load_manifest(run / "manifest.json")[0], run))
+    page = write_report(results, load_manifest(run / "manifest.json")[0], run)
+    if as_json:
+        echo_json({"report": str(page)})
+        return
+    echo(page)
 
 
 def demo(
     out: Annotated[Path, Option(help="Folder of data, run and detector.")] = Path("demo"),
     rows: Annotated[int, Option(help="Simulated transactions.")] = 30_000,
     seed: Annotated[int, Option(help="Seed of the data and of all fits.")] = 42,
+    as_json: Json = False,
 ) -> None:
     """Simulate data, compare all tiers and write a report. Takes a few minutes.
 
@@ -196,7 +205,7 @@ def demo(
     )
     run = out / f"run-{rows}-{seed}"
     results = _run_and_report(transactions, settings, run, ([str(data)], "ieee-cis", ""), Costs())
-    _show_results(results, run)
+    _show_results(results, run, as_json)
 
 
 def _preset_settings(preset: Preset) -> StudySettings:
@@ -318,7 +327,7 @@ def _show_results(results: Results, out: Path, as_json: bool = False, refit: boo
         content["champion"] = _summarize_champion(results, out, refit)
         if summary is not None:
             content["alert_budget"] = asdict(summary.budgets[summary.shown_budget])
-        echo(json.dumps(content))
+        echo_json(content)
         return
     for line in write_summary(results):
         echo(line)

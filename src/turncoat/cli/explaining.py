@@ -13,6 +13,7 @@ from rich.table import Table
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
+from turncoat.cli.output import Json, echo_json
 from turncoat.cli.scoring import History, list_warnings, read_with_history
 from turncoat.errors import ConfigError
 
@@ -40,7 +41,7 @@ def explain(
     history: History = None,
     opens_path: Annotated[bool, Option("--path", help=_PATH_HELP)] = False,
     html: Annotated[Path | None, Option(help=_HTML_HELP)] = None,
-    as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show why transactions got their scores.
 
@@ -77,10 +78,11 @@ def explain(
         explained.sort(key=lambda one: -one.score.probability)
     keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
     scored = [keys[rows], transactions.times[rows], transactions.n_seen[rows]]
-    list_warnings(detector, transactions.source, scored, "Give them with --history")
+    warnings = list_warnings(detector, transactions.source, scored, "Give them with --history")
     if as_json:
         listed = [msgspec.structs.asdict(one) for one in explained]
-        echo(msgspec.json.encode([one | one.pop("score")._asdict() for one in listed]).decode())
+        found = [one | one.pop("score")._asdict() for one in listed]
+        echo_json({"explanations": found, "warnings": warnings, "notes": transactions.notes})
         return
     title = f"The {len(explained):,} highest scores of {transactions.source}"
     if not top:

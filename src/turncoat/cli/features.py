@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from typer import Option, echo
+from typer import Option
 
 from turncoat.cli import fitting
+from turncoat.cli.output import Json, echo_json
 
 
 def features(
     config: Annotated[str, Option("--config", help=fitting.FIT_CONFIG_HELP)] = "",
     kind: Annotated[fitting.FeatureKind, Option(help=fitting.FEATURES_HELP)] = "engineered",
-    as_json: Annotated[bool, Option("--json", help="Print the list as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the features of a schema with meaning and source.
 
@@ -33,7 +33,7 @@ def features(
     schema = resolve_schema(config or fitting.find_config(None))
     found = list_features(schema, engineered=kind == "engineered")
     if as_json:
-        echo(json.dumps([one._asdict() for one in found]))
+        echo_json({"features": [one._asdict() for one in found]})
         return
     table = Table("feature", "meaning", "source", title=escape(f"Features of {schema.name}"))
     for one in found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from rich.markup import escape
 from typer import Argument, Context, Option, echo
 
 from turncoat.cli.choosing import ChampionOptions, fit_champion, parse_budget
-from turncoat.cli.notes import echo_notes
+from turncoat.cli.output import Json, echo_json, echo_notes
 from turncoat.errors import ConfigError, DataError
 from turncoat.panel import LABEL_DELAY_DAYS
 
@@ -96,7 +95,7 @@ def fit(
     max_iterations: Annotated[int, Option(help="Maximum iterations per start.")] = 100,
     include: Annotated[str, Option(help=INCLUDE_HELP)] = "",
     seed: Annotated[int, Option(help="Seed for the split and the starts.")] = 42,
-    as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Choose, fit and evaluate a detector for a file.
 
@@ -179,7 +178,7 @@ def fit(
     detector.save(out)
     if as_json:
         summary = _summarize(detector, parts, choice, ranker, out)
-        echo(json.dumps({**summary, "notes": transactions.notes}))
+        echo_json({**summary, "notes": transactions.notes})
     else:
         _print_fit(detector, ranker)
         command = shlex.join(["turncoat", "score", str(out), *map(str, sources)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.markup import escape
 from typer import Argument, Option, echo
 
 from turncoat.cli.detectors import Model
-from turncoat.cli.notes import echo_notes
+from turncoat.cli.output import Json, echo_json, echo_notes
 from turncoat.cli.stores import STORE_KINDS, Pseudonymise, load_pseudonyms, open_store
 from turncoat.errors import ConfigError, DataError
 
@@ -52,7 +51,7 @@ def score(
     kind: Annotated[Literal["corrected", "raw"], Option(help=_KIND_HELP)] = "corrected",
     reasons: Annotated[str, Option(help=_REASONS_HELP)] = "none",
     run_id: Annotated[str, Option(help=_RUN_HELP)] = "",
-    as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Score every transaction of a file.
 
@@ -113,7 +112,7 @@ def score(
         summary = {"transactions": n, "mode": mode, "kind": kind, "mean_score": mean, **counts}
         notes = {"warnings": warnings, "notes": transactions.notes}
         versions = {"model": detector.digest_, "calibration": number, "run_id": run_id}
-        echo(json.dumps({**summary, "out": str(out), **versions, **notes}))
+        echo_json({**summary, "out": str(out), **versions, **notes})
         return
     echo_notes(transactions)
     echo(f"{n:,} transactions, {kind} {mode} scores, mean {mean:.4f}. Wrote {out}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.progress import Progress
-from typer import Argument, Context, Exit, Option, confirm, echo
+from typer import Argument, Context, Option, confirm, echo
 
 from turncoat.cli.detectors import Model
-from turncoat.cli.notes import echo_notes
+from turncoat.cli.output import Json, echo_json, echo_notes
 from turncoat.cli.stores import (
     STORE_KINDS,
     UPDATE_HELP,
@@ -24,7 +23,7 @@ from turncoat.cli.stores import (
     load_pseudonyms,
     open_store,
 )
-from turncoat.errors import ConfigError
+from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from turncoat import Detector
@@ -87,8 +86,11 @@ def serve(
     idle_timeout_s: Annotated[float, Option(min=0.1, help=_IDLE_HELP)] = 10.0,
     reload_interval_s: Annotated[float, Option(min=0, help=_RELOAD_HELP)] = 2.0,
     log_format: Annotated[LogFormat, Option(help="Lines of text or of JSON.")] = "text",
+    as_json: Json = False,
 ) -> None:
     """Score transactions over HTTP. Every customer's belief is in a store.
+
+    The log goes to stderr. `--json` prints the address at the start.
 
     Examples:
     `turncoat serve detector/`
@@ -110,7 +112,12 @@ def serve(
         "keys_file": None if keys is None else str(keys),
     }
     same_names = context.params.keys() & set(ServiceSettings.__struct_fields__)
-    run(ServiceSettings(**{name: context.params[name] for name in same_names} | derived))
+    settings = ServiceSettings(**{name: context.params[name] for name in same_names} | derived)
+    if not as_json:
+        run(settings)
+        return
+    about = {"model": str(model), "store": settings.store_url, "workers": workers}
+    run(settings, lambda url: echo_json({"url": url, **about}))
 
 
 def replay(
@@ -119,7 +126,7 @@ def replay(
     store: StoreUrl = "",
     log: Annotated[bool, Option(help=_LOG_HELP)] = True,
     pseudonymise: Pseudonymise = False,
-    as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Fill a store with history. Transactions count in time order; a second run resumes a first.
 
@@ -143,7 +150,7 @@ def replay(
         echo("stopped; run the same command again to resume", err=True)
         raise
     if as_json:
-        echo(json.dumps({**counts, "notes": transactions.notes}))
+        echo_json({**counts, "notes": transactions.notes})
         return
     echo_notes(transactions)
     echo(
@@ -191,7 +198,7 @@ def recalibrate(
     dry_run: Annotated[bool, Option("--dry-run", help=_DRY_RUN_HELP)] = False,
     use: Annotated[int | None, Option(min=0, help=_USE_HELP)] = None,
     show: Annotated[bool, Option("--list", help="List the calibrations.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Update the regimes' fraud rates with reported labels. Nothing is refitted.
 
@@ -229,7 +236,7 @@ def recalibrate(
         if dry_run and as_json:
             shares = dict(enumerate(updated.regimes.mean_rates.tolist()))
             counts = {"n_rows": n_rows, "n_frauds": n_frauds, "fraud_rates": shares}
-            echo(json.dumps(counts))
+            echo_json(counts)
             return
         if dry_run:
             echo(f"{n_rows:,} labels, {n_frauds:,} frauds; not saved")
@@ -239,7 +246,7 @@ def recalibrate(
         bundle.save_calibration(model, updated.calibration_, updated.digest_, metadata)
     calibrations = bundle.list_calibrations(model)
     if as_json:
-        echo(json.dumps([asdict(one) for one in calibrations]))
+        echo_json({"calibrations": [asdict(one) for one in calibrations]})
         return
     for one in calibrations:
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created or 0.0))
@@ -265,6 +272,7 @@ def erase(
     store: Annotated[str, Option(help=f"Store of the service: {STORE_KINDS}.")],
     pseudonymise: Pseudonymise = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Remove customers from a store.
 
@@ -281,33 +289,38 @@ def erase(
     listed = ", ".join(stored_names)
     if not yes:
         confirm(f"Erase {listed} from {store} for ever?", abort=True, err=True)
-    if not asyncio.run(_erase(stored_names, store)):
+    found = asyncio.run(_erase(stored_names, store))
+    if not any(had_record or n_entries for had_record, n_entries in found.values()):
         hint = "" if pseudonymise else ", or use --pseudonymise if the service does"
         message = f"the store {store} has nothing of {listed}. Give names as responses show them"
-        echo(f"turncoat: {message}{hint}", err=True)
-        raise Exit(1)
+        raise DataError(f"{message}{hint}")
+    if as_json:
+        erased = {name: {"record": one[0], "log_entries": one[1]} for name, one in found.items()}
+        echo_json({"erased": erased})
+        return
+    for name, (had_record, n_entries) in found.items():
+        record = "the record" if had_record else "no record"
+        entries = "entry" if n_entries == 1 else "entries"
+        done = f"{record} and {n_entries:,} log {entries} erased"
+        echo(f"{name}: {done if had_record or n_entries else 'nothing was stored'}")
 
 
-async def _erase(stored_names: dict[str, str], url: str) -> int:
-    """Return the number of customers of whom something was stored."""
+async def _erase(stored_names: dict[str, str], url: str) -> dict[str, tuple[bool, int]]:
+    """Return of each customer whether there was a record, and the number of log entries."""
     from turncoat.serving.maintenance import erase_customer
 
-    n_found = 0
     async with open_store(url) as store:
-        for name, stored_name in stored_names.items():
-            had_record, n_entries = await erase_customer(store, stored_name)
-            n_found += had_record or n_entries > 0
-            record = "the record" if had_record else "no record"
-            entries = "entry" if n_entries == 1 else "entries"
-            erased = f"{record} and {n_entries:,} log {entries} erased"
-            echo(f"{name}: {erased if had_record or n_entries else 'nothing was stored'}")
-    return n_found
+        return {
+            name: await erase_customer(store, stored_name)
+            for name, stored_name in stored_names.items()
+        }
 
 
 def new_key(
     name: Annotated[str, Argument(help="Name of the key's owner.")],
     scopes: Annotated[str, Option(help="Any of score, read, label.")] = "score",
     keys: Annotated[Path | None, Option(help="File for the hash. Default: print it.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Create an API key. It is shown once; only its hash is kept.
 
@@ -319,16 +332,19 @@ def new_key(
     from turncoat.storage import replace_file
 
     secret, key = create_key(name, scopes.split(","))
-    if keys is None:
+    if keys is not None:
+        text = keys.read_text() if keys.exists() else ""
+        if name in {one.name for one in parse_keys(text, str(keys))}:
+            remedy = "Use another name, or remove its line"
+            raise ConfigError(f"{keys} has a key {name!r} already. {remedy}")
+        separator = "" if not text or text.endswith("\n") else "\n"
+        try:
+            replace_file(keys.resolve(), f"{text}{separator}{key}\n".encode(), mode=0o600)
+        except OSError as problem:
+            raise ConfigError(f"{keys} cannot be written: {problem.strerror}") from problem
+    if as_json:
+        echo_json({"key": secret, "line": str(key), "keys": keys and str(keys)})
+    elif keys is None:
         echo(f"key, for its owner:      {secret}\nline for the keys file:  {key}")
-        return
-    text = keys.read_text() if keys.exists() else ""
-    if name in {one.name for one in parse_keys(text, str(keys))}:
-        remedy = "Use another name, or remove its line"
-        raise ConfigError(f"{keys} has a key {name!r} already. {remedy}")
-    separator = "" if not text or text.endswith("\n") else "\n"
-    try:
-        replace_file(keys.resolve(), f"{text}{separator}{key}\n".encode(), mode=0o600)
-    except OSError as problem:
-        raise ConfigError(f"{keys} cannot be written: {problem.strerror}") from problem
-    echo(f"key, for its owner:  {secret}\nits hash was added to {keys}")
+    else:
+        echo(f"key, for its owner:  {secret}\nits hash was added to {keys}")

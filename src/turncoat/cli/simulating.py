@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from turncoat.cli.output import Json, echo_json
+
 
 def simulate(
     preset: Annotated[str, typer.Argument(help="Which data: `ieee-cis` or `handbook`.")],
@@ -16,6 +18,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 0,
     file_format: Annotated[str, typer.Option("--format", help="`csv` or `parquet`.")] = "csv",
     overwrite: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write simulated transactions. No model reads the ground truth beside them.
 
@@ -29,5 +32,8 @@ def simulate(
         files = simulate_files(
             preset, rows, seed, out=out, file_format=file_format, overwrite=overwrite
         )
+    if as_json:
+        echo_json({"files": {name: str(path) for name, path in files.items()}})
+        return
     for path in files.values():
         typer.echo(path)

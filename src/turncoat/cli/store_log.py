@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from typer import Argument, Option, echo
 
 from turncoat.cli.choosing import parse_time
 from turncoat.cli.detectors import Model
+from turncoat.cli.output import Json, echo_json
 from turncoat.cli.stores import (
     STORE_KINDS,
     UPDATE_HELP,
@@ -43,7 +43,7 @@ def labels(
     labels_update_belief: Annotated[bool, Option(help=UPDATE_HELP)] = True,
     pseudonymise: Pseudonymise = False,
     rejected: Annotated[Path | None, Option(help=_REJECTED_HELP)] = None,
-    as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Report a file of labels, such as chargebacks.
 
@@ -84,7 +84,7 @@ def labels(
     if problems and len(problems) == len(file.ids) - counts["skipped"]:
         raise DataError(f"{data}: none of {len(problems):,} labels could be applied: {first}")
     if as_json:
-        echo(json.dumps({**counts, "rejected": len(problems), "first_problem": first}))
+        echo_json({**counts, "rejected": len(problems), "first_problem": first})
         return
     echo(
         f"{counts['new']:,} new labels ({counts['frauds']:,} frauds), "
@@ -129,7 +129,7 @@ def export_log(
     out: Annotated[Path, Option(help="Output file: .parquet.")],
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     until: Annotated[str, Option("--to", help="Only entries written before this time.")] = "",
-    as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the decision log as a Parquet file.
 
@@ -149,7 +149,7 @@ def export_log(
     with Console(stderr=True).status(escape(f"writing {out}")):
         counts = asyncio.run(_export_log(store, out, *limits))
     if as_json:
-        echo(json.dumps({**counts, "out": str(out)}))
+        echo_json({**counts, "out": str(out)})
         return
     echo(f"{counts['score']:,} scores and {counts['label']:,} labels. Wrote {out}")
 

@@ -128,7 +128,7 @@ class Schema:
         for role in (*_TEXT_ROLES, "customer_age"):
             allowed = "continuous" if role == "customer_age" else "categorical"
             for column in self._columns_of(role):
-                if role == "time_zone_column" and column == self.time:
+                if column == FILL_IN or (role == "time_zone_column" and column == self.time):
                     continue
                 if (other := roles.get(column, allowed)) != allowed:
                     raise self._error(f"column {column!r} is {other}; it cannot be {role} too")

@@ -42,8 +42,10 @@ PROFILE_SIZE = 3
 _TIME, _RATIO, _LABEL = range(3)
 _ROW_SIZE = 3
 # What `advance_intruder` writes of a transaction. `surprise` and `times_usual` are of the column
-# with the highest log ratio, the `oddest`. The last two are the frauds of the customer that are
-# known by then, as far as the ring goes back, and the days since the first of them.
+# with the highest log ratio, the `oddest`. Known are the frauds of the customer that count by then,
+# as far as the ring goes back, and the days since the first of them. The last two are the number of
+# transactions just before, and of those among them that were likelier the intruder's than the
+# owner's by their columns; this one is NaN if the transaction itself was not.
 OUTPUTS = (
     "intruder",
     "presence",
@@ -52,8 +54,12 @@ OUTPUTS = (
     "oddest",
     "known_frauds",
     "known_days",
+    "recent_rows",
+    "unusual_rows",
 )
 _INTRUDER, _PRESENCE, _SURPRISE, _TIMES_USUAL, _ODDEST, _KNOWN_FRAUDS, _KNOWN_DAYS = range(7)
+_RECENT_ROWS, _UNUSUAL_ROWS = range(7, 9)
+MAX_RECENT_ROWS = 5
 
 
 class IntruderTables(NamedTuple):
@@ -266,6 +272,15 @@ def _find_known_frauds(
 
 
 @jit_exact
+def _count_unusual_rows(state: Array, chain: _FilterTables) -> tuple[float, float]:
+    """The number of latest rows that are looked at, and of those likelier the intruder's."""
+    n_recent, n_unusual = min(state[N_ROWS], chain.memory_rows, MAX_RECENT_ROWS), 0.0
+    for back in range(int(n_recent)):
+        n_unusual += state[_find_row(chain, state[N_ROWS] - 1.0 - back) + _RATIO] > 1.0
+    return n_recent, n_unusual
+
+
+@jit_exact
 def _weigh_columns(
     state: Array, columns: Array, chain: IntruderTables, output: Array, surprises: Array
 ) -> float:
@@ -324,7 +339,7 @@ def advance_intruder(
     output: Array,
     surprises: Array,
 ) -> float:
-    """Write the outputs of a transaction [7], then add it to the customer's state.
+    """Write the outputs of a transaction [9], then add it to the customer's state.
 
     `columns` [C] are those of the profiles, NaN if missing; their surprises are written to
     `surprises` [C]. The label is 0, 1, UNKNOWN or NEVER; it affects later rows only, once it
@@ -348,6 +363,8 @@ def advance_intruder(
     _settle_rows(state, n_rows, known, numbers)
     present = output[_PRESENCE] = _predict_presence(state, time, known, numbers)
     log_ratio = _weigh_columns(state, columns, chain, output, surprises)
+    output[_RECENT_ROWS], n_unusual = _count_unusual_rows(state, numbers)
+    output[_UNUSUAL_ROWS] = n_unusual if log_ratio > 0.0 else math.nan
     place, ratio = _find_row(numbers, n_rows), math.exp(log_ratio)
     state[place + _TIME], state[place + _RATIO], state[place + _LABEL] = time, ratio, float(label)
     state[N_ROWS] += 1.0
@@ -395,7 +412,7 @@ def replay_intruder(
 ) -> Array:
     """`advance_intruder` over whole customers: columns [N, C]; returns the log ratios [N].
 
-    Writes outputs [7, N] and surprises [N, C]. With the offsets of some customers only, writes to
+    Writes outputs [9, N] and surprises [N, C]. With the offsets of some customers only, writes to
     their rows and returns the log ratios of these.
     """
     state, first = np.zeros(state_size(len(chain.units), chain.memory_rows)), offsets[0]

@@ -40,13 +40,24 @@ class Unusual(NamedTuple):
         return f"{self.column} {self.text}, {times} {whose} (about {usual})"
 
 
-def describe_intruder(unusual: Unusual, presence: float, n_frauds: float, known_days: float) -> str:
+def describe_intruder(
+    unusual: Unusual,
+    presence: float,
+    n_frauds: float,
+    known_days: float,
+    n_recent: float,
+    n_unusual: float,
+) -> str:
     """What is odd about a transaction, and what came before it.
 
     `presence` is P(intruder present) before the transaction. The first of the customer's known
-    frauds was `known_days` ago.
+    frauds was `known_days` ago. Of the `n_recent` transactions just before, `n_unusual` were
+    likelier an intruder's than the owner's, as this one; NaN if this one was not.
     """
     text = unusual.describe()
+    if n_unusual > 0:
+        before = f"{n_unusual:.0f} of the last {n_recent:.0f} before it"
+        text += f", unusual like {'the one before it' if n_recent == 1 else before}"
     if n_frauds > 0:
         frauds, days = _count_frauds(n_frauds), _count_days(known_days)
         text += f", {frauds}, {'' if n_frauds == 1 else 'the first '}{days} ago"
@@ -75,7 +86,7 @@ def describe_compromise(
     if clock.zone is None:
         when = f"{days} ago" if n_frauds == 1 else f"the first {days} ago"
         return f"{text}: {frauds} there, {when}"
-    date = clock.format_date(STEP * math.floor(now / STEP) - run_days * DAY)
+    date = _format_step(clock, STEP * math.floor(now / STEP) - run_days * DAY)
     since = f"on {date}" if n_frauds == 1 else f"since {date}"
     return f"{text}{f' for {days}' if is_probable else ''}: {frauds} there {since}"
 
@@ -114,6 +125,15 @@ class TransactionDescriber:
                 bounds = self.scorecard.find_range(int(place), int(bins[place]))
                 return self.features.describe_range(name, column, bounds, row)
         return self.features.describe[source](row)
+
+
+def _format_step(clock: Clock, start: float) -> str:
+    """The date of a step of six hours: two dates if it has midnight in it, in local time."""
+    first, last = clock.format_date(start), clock.format_date(start + STEP - 1.0)
+    if first == last:
+        return first
+    day, month = first.split()
+    return f"{day if last.endswith(month) else first} or {last}"
 
 
 def _count_frauds(n_frauds: float) -> str:

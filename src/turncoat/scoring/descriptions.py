@@ -50,6 +50,8 @@ _RESERVED = frozenset((*_FEATURES, HISTORY, OTHERS, AVERAGE))
 _MIN_KNOWN = 0.1  # log(1 + outcomes); below it the counterparty's risk is that of all
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _MAX_EXPONENT = 50.0
+_MIN_USUAL = 1e-3  # amount that others are compared with
+_CONVERTED_DIGITS = 12  # of an amount: 140 * 0.088 is 12.32, not 12.319999999999999
 _CURRENCY = re.compile(r"(^|[_ .-])(currency|ccy)([_ .-]?code)?$", re.IGNORECASE)
 
 
@@ -71,8 +73,11 @@ class Values:
     schema: Schema
 
     def number(self, row: TransactionRow, column: str) -> float:
-        """A number; NaN if it is missing."""
-        return float(row.numbers[self.schema.continuous.index(column)])
+        """A number, without the noise of a conversion from another currency; NaN if missing."""
+        schema = self.schema
+        value = float(row.numbers[schema.continuous.index(column)])
+        is_converted = schema.rates is not None and column in (schema.amount, *schema.money)
+        return float(f"{value:.{_CONVERTED_DIGITS}g}") if is_converted else value
 
     def text(self, row: TransactionRow, column: str) -> str | None:
         """A category or name in its canonical spelling; None if it is missing."""
@@ -332,10 +337,14 @@ def _exp(value: float) -> float:
 
 
 def _find_usual(amount: float, log_ratio: float) -> float:
-    """The mean, on a logarithmic scale, that an amount was compared with; 0 if there is none."""
+    """The mean, on a logarithmic scale, that an amount was compared with; 0 if there is none.
+
+    Nor is there one below `_MIN_USUAL`: features are in single precision.
+    """
     if not amount > 0 or math.isnan(log_ratio):
         return 0.0
-    return math.expm1(min(math.log1p(amount) - log_ratio, _MAX_EXPONENT))
+    usual = math.expm1(min(math.log1p(amount) - log_ratio, _MAX_EXPONENT))
+    return usual if usual >= _MIN_USUAL else 0.0
 
 
 def _compare(amount: float, usual: float, whose: str) -> str:

@@ -53,11 +53,11 @@ def format_bound(bound: float, value: float, is_above: bool) -> str:
 
 
 def format_times(ratio: float) -> str:
-    """A multiple such as 0.5×, 2.2× or 1,220×."""
+    """A multiple such as 0.5×, 2.2×, 12× or 1,220×: two or three digits."""
     if ratio >= _MAX_TIMES:
         return f"over {_MAX_TIMES:,.0f}×"
     if ratio >= 10:
-        return f"{ratio:,.0f}×"
+        return f"{float(f'{ratio:.3g}'):,.0f}×"
     return f"{ratio:.2g}×" if ratio >= 1e-3 else "less than 0.001×"
 
 

@@ -35,10 +35,8 @@ from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
 _CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
-_CUSTOMER_FACTS = [
-    OUTPUTS.index(name)
-    for name in ("times_usual", "presence", "known_frauds", "known_days", "oddest")
-]
+_KNOWN = "known_frauds", "known_days", "recent_rows", "unusual_rows"
+_CUSTOMER_FACTS = [OUTPUTS.index(name) for name in ("times_usual", "presence", *_KNOWN, "oddest")]
 _COUNTERPARTY_FACTS = [
     COUNTERPARTY_OUTPUTS.index(name) for name in ("compromised", "run_frauds", "run_days")
 ]

@@ -14,7 +14,7 @@ from turncoat.arrays import Array
 from turncoat.data.json_rows import DEFAULT_ID_FIELD, list_fields
 from turncoat.data.parsing import parse_row
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ContentionError, DataError, StoreError
+from turncoat.errors import ContentionError, DataError
 from turncoat.scoring import Detector
 from turncoat.serving.decoding import Pseudonymiser, Transaction
 from turncoat.serving.records import customer_key, unpack_log_content
@@ -81,8 +81,8 @@ async def score_file(
         batch = builder.build(rows, label_follows=True, is_replayed=False)
         responses = []
         for row, response in zip(rows, await updater.process_batch(detector, batch), strict=True):
-            if isinstance(response, StoreError):
-                raise response
+            if isinstance(response, Exception) and not isinstance(response, DataError):
+                raise response  # a fault of the store or of the program
             if isinstance(response, Exception):
                 place = f"row {transactions.file_rows[row] + 1}"
                 raise DataError(f"{transactions.source}, {place}: {response}") from response

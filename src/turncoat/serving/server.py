@@ -18,7 +18,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.synchronize import Event
@@ -44,8 +44,10 @@ _ALLOCATIONS_PER_COLLECTION = 20_000
 _log = logging.getLogger("turncoat")
 
 
-def serve(settings: ServiceSettings) -> None:
+def serve(settings: ServiceSettings, announce: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests in progress are finished first.
+
+    `announce` is called with the URL when model and store have been opened.
 
     Raises a TurncoatError if the service could not work with these settings.
     """
@@ -58,7 +60,9 @@ def serve(settings: ServiceSettings) -> None:
     with _share_metrics(settings) as settings, ProcessPoolExecutor(1) as pool:
         pool.submit(_check_startup, settings).result()  # in a process: the parent stays small
         pool.shutdown()
-        _log_start(settings)
+        url = _log_start(settings)
+        if announce is not None:
+            announce(url)
         is_stopping = multiprocessing.Event()
         server = Granian("turncoat", address, **build_server_options(settings))
         server.on_startup(partial(_announce_shutdown, is_stopping))
@@ -159,11 +163,13 @@ def _stop_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _log_start(settings: ServiceSettings) -> None:
+def _log_start(settings: ServiceSettings) -> str:
+    """Log what is served, and return the URL."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     url, store = f"http://{host}:{settings.port}", settings.store_url
     _log.info("%s at %s (see /docs), store %s%s", Path(settings.model_path), url, store, workers)
+    return url
 
 
 class LogFormatter(logging.Formatter):

@@ -30,9 +30,17 @@ import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    MasterDownError,
+    RedisError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from turncoat.errors import CorruptRecordError, StoreError
+from turncoat.errors import CorruptRecordError, StoreError, StoreUnavailableError
 from turncoat.serving.stores import protocol
 from turncoat.serving.stores.protocol import SCORE, EntryFilters, LogEntry, StoredRecord, WriteGroup
 
@@ -59,6 +67,13 @@ _REMEDIES = {
     "WRONGTYPE|wrong kind": "a key has another type than expected. Delete it or use another prefix",
     "NOPERM|permissions": "the user lacks a permission. Allow it all commands on the prefix's keys",
 }
+_TRANSIENT_ERRORS = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    BusyLoadingError,
+    MasterDownError,
+    OSError,
+)
 _SAFE_SETTINGS = (
     ("appendonly", "yes", "a restart of Redis loses the writes since its last snapshot"),
     ("maxmemory-policy", "noeviction", "Redis may evict beliefs when memory runs out"),
@@ -249,7 +264,10 @@ class RedisStore:
             if "replica" in remedy:  # after a failover the same address may be the new primary
                 await self._pool.disconnect(inuse_connections=False)
             remedy = remedy or "the request failed. Check that the server is up"
-            raise StoreError(f"the store {self._address}: {remedy} ({text})") from problem
+            is_refused = isinstance(problem, AuthenticationError | AuthorizationError)
+            can_recover = isinstance(problem, _TRANSIENT_ERRORS) and not is_refused
+            error = StoreUnavailableError if can_recover else StoreError
+            raise error(f"the store {self._address}: {remedy} ({text})") from problem
         finally:
             self._n_running -= 1
             self._idle.set()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
-from turncoat.errors import ConfigError, CorruptRecordError, StoreError
+from turncoat.errors import ConfigError, CorruptRecordError, StoreError, StoreUnavailableError
 from turncoat.serving.stores import protocol
 from turncoat.serving.stores.protocol import EntryFilters, LogEntry, StoredRecord, WriteGroup
 
@@ -170,7 +170,8 @@ class SQLiteStore:
         except (sqlite3.Error, OSError) as problem:
             code = getattr(problem, "sqlite_errorname", None) or "SQLITE_CANTOPEN"
             remedy = next((text for name, text in _REMEDIES.items() if code.startswith(name)), code)
-            raise StoreError(f"the store {self._path}: {remedy} ({problem})") from problem
+            error = StoreUnavailableError if code.startswith("SQLITE_BUSY") else StoreError
+            raise error(f"the store {self._path}: {remedy} ({problem})") from problem
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """Return the records that exist, by key."""
