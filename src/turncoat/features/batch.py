@@ -89,7 +89,7 @@ def engineer_features(
 ) -> tuple[Array, Array, Array]:
     """Unscaled continuous [F, N] and categorical [C, N] features and causes, from empty states.
 
-    Causes are [7 + 4 C, N] for C counterparties, all 0 for a side without a chain. A counterparty
+    Causes are [9 + 4 C, N] for C counterparties, all 0 for a side without a chain. A counterparty
     is told how far the intruder and the counterparties before it explain a fraud.
     """
     schema, rows, times = transactions.schema, transactions.file_rows, transactions.times
@@ -132,7 +132,7 @@ def _get_labels(transactions: Transactions) -> Array:
 
 
 def _replay_intruder(plan: FeaturePlan, transactions: Transactions, labels: Array) -> Array:
-    """Outputs of the intruder's chain [7, N]; 0 without one."""
+    """Outputs of the intruder's chain [9, N]; 0 without one."""
     causes = np.zeros((chains.N_OWN, transactions.n_rows))
     if plan.chains is not None and plan.chains.intruder is not None:
         chain, rows = plan.chains.intruder, transactions.file_rows

@@ -51,7 +51,7 @@ class FeatureSteps(NamedTuple):
     states: Sequence[FeatureState]  # after each
     continuous: Array  # [N, D]
     categorical: Array  # [N, J]
-    causes: Array  # [N, 7 + 4 C] of customer and C counterparties; 0 without chains
+    causes: Array  # [N, 9 + 4 C] of customer and C counterparties; 0 without chains
     # [N] of the customer's latest transaction in the states given, 0 for a new customer; None if
     # the features keep no history.
     last_times: Array | None
