@@ -5,6 +5,9 @@ first in the first days, so every history grows until the end. A detector is fit
 on the first three months; the last two are watched in order of time, with a look after each week.
 A stream counts as stable only if every look that has enough transactions says so. A change begins
 with the fourth month; it counts as found if the last look says "watch" or "drifted".
+The trees see features that grow, so their scores are not judged; their regimes and features are,
+and these are the same as without trees. Not among the changes is a field that is missing more
+often: drift does not watch that.
 """
 
 from __future__ import annotations

@@ -37,12 +37,12 @@ def test_parts_are_sized_to_a_delay_of_120_days(turncoat, half_a_year):
 
 def test_a_delay_that_does_not_fit_is_refused_with_the_largest_that_does(turncoat, half_a_year):
     command = f"fit {half_a_year} --config handbook --split time {MODEL} --label-delay-days"
-    said = " ".join(turncoat(f"{command} 300", status=2).stderr.split())
+    said = " ".join(turncoat(f"{command} 300", status=3).stderr.split())
     assert "a gap (label delay) of 300 days before the test leaves a part of 180 days" in said
     days = int(said.split("At most ")[1].split()[0])
     assert 150 < days < 180
     turncoat(f"{command} {days}")
-    turncoat(f"{command} {days + 1}", status=2)
+    turncoat(f"{command} {days + 1}", status=3)
 
 
 def test_an_automatic_split_by_customer_says_which_delay_would_do(turncoat, half_a_year):
