@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from turncoat.data.splits import (
     PARTS,
     Split,
     drop_short_sequences,
+    find_largest_gap,
     split_automatically,
     split_by_customer,
     split_by_time,
@@ -427,7 +429,7 @@ def test_too_little_data_for_the_parts_is_refused():
     with pytest.raises(DataError, match="by time: fit has no rows"):
         split_by_time(CUSTOMERS, np.zeros(60))
     with pytest.raises(DataError, match="by time: selection has no rows"):
-        split_by_time(CUSTOMERS, TIMES, gap_s=50 * DAY)
+        split_by_time(CUSTOMERS, TIMES[:3].repeat(20))
     with pytest.raises(DataError, match="prequential 1 of 1: selection has no rows"):
         split_prequential(
             CUSTOMERS,
@@ -477,6 +479,76 @@ def test_automatic_splits_without_labels_or_with_few_times_are_by_customer():
     long_gap = split_automatically(customers, times, labels, gap_s=80 * DAY, test=0.2)
     assert long_gap.name == "by customer"
     assert len(np.unique(customers[long_gap.test])) == 8
+
+
+def half_year(n_days=180, per_day=150, fraud_rate=0.05, seed=0):
+    """Customers, times and labels of so many days, evenly spaced."""
+    rng = np.random.default_rng(seed)
+    n = n_days * per_day
+    times = 1.7e9 + np.arange(n) * DAY / per_day
+    return rng.integers(200, size=n), times, (rng.random(n) < fraud_rate).astype(np.int8)
+
+
+@pytest.mark.parametrize("split", [split_by_time, split_automatically])
+@pytest.mark.parametrize("days", [120, 150])
+def test_a_long_gap_makes_the_parts_smaller(split, days):
+    customers, times, labels = half_year()
+    found = split(customers, times, labels, gap_s=days * DAY)
+    assert found.name == "by time, sized to the gap"
+    assert_accounts_for_all(found, times.size)
+    used = times.size - found.excluded.size
+    assert used / times.size == pytest.approx(1 - days / 180, rel=0.02)
+    for part, share in zip(PARTS, (0.65, 0.1, 0.1, 0.15), strict=True):
+        assert found.parts[part].size == pytest.approx(share * used, abs=3)
+        assert found.summaries[part].frauds >= 10 or split is split_by_time
+    for earlier, later in pairwise(found.parts.values()):
+        assert times[earlier].max() < times[later].min()
+    gap = times[found.test].min() - times[found.calibration].max()
+    assert days * DAY <= gap < (days + 0.1) * DAY
+
+
+def test_without_enough_rows_outside_the_gap_the_largest_one_is_named():
+    data = half_year(fraud_rate=0.02)
+    with pytest.raises(DataError, match=r"delay\) of 179 days .* of 180 days of data") as caught:
+        split_by_time(*data, gap_s=179 * DAY)
+    days = int(re.search(r"At most (\d+) days would fit", str(caught.value))[1])
+    assert 100 < days < 179
+    assert split_by_time(*data, gap_s=days * DAY).name == "by time, sized to the gap"
+    for longer in range(days + 1, 179):
+        with pytest.raises(DataError, match=f"At most {days} days"):
+            split_by_time(*data, gap_s=longer * DAY)
+
+
+def test_automatic_splits_name_the_largest_gap_by_time():
+    data = half_year(fraud_rate=0.02)
+    assert split_automatically(*data, gap_s=170 * DAY).name == "by customer"
+    days = find_largest_gap(*data, 170 * DAY)
+    assert 0 < days < 170
+    assert split_automatically(*data, gap_s=days * DAY).name.startswith("by time")
+    for longer in range(days + 1, 170):
+        assert split_automatically(*data, gap_s=longer * DAY).name == "by customer"
+    assert find_largest_gap(*data[:2], np.zeros(data[0].size, int), 170 * DAY) is None
+
+
+@given(SEEDS, st.booleans(), st.floats(0, 60 * DAY), st.sampled_from([0.05, 0.15, 0.4]))
+@settings(deadline=None, max_examples=100)
+def test_usual_parts_are_shares_of_all_rows(seed, whole_hours, gap, test):
+    """The definition, step by step; a gap that leaves every part rows never changes the sizes."""
+    customers, times, labels = payments(seed, whole_hours=whole_hours)
+    ordered, parts = np.sort(times), np.full(times.size, "fit", dtype="<U11")
+    begin = ordered[round((1.0 - test) * times.size)]
+    parts[times >= begin] = "test"
+    parts[(times >= begin - gap) & (times < begin)] = "excluded"
+    remaining = float((parts == "fit").mean())
+    for part in ("calibration", "selection"):
+        remaining -= 0.1
+        if round(remaining * times.size) <= 0:
+            return
+        begin = ordered[round(remaining * times.size)]
+        parts[(times >= begin) & (parts == "fit")] = part
+    if set(PARTS) <= set(parts):
+        found = split_by_time(customers, times, labels, gap_s=gap, test=test)
+        assert (found.name, membership(found, times.size).tolist()) == ("by time", parts.tolist())
 
 
 def test_parts_without_fraud_are_refused_only_if_asked():

@@ -466,6 +466,13 @@ def test_too_short_a_file_for_the_folds_is_refused() -> None:
         r"and there are \d+\. Use fewer",
     ):
         SplitProtocol("handbook", n_folds=12).splits(transactions)
+    with pytest.raises(DataError, match=r"a label delay of at most \d+ days, or more") as caught:
+        SplitProtocol("handbook", n_folds=2, label_delay_days=120).splits(transactions)
+    days = int(str(caught.value).split("at most ")[1].split()[0])
+    protocol = SplitProtocol("handbook", n_folds=2, label_delay_days=days, drop_compromised=False)
+    assert len(protocol.splits(transactions)) == 2
+    with pytest.raises(DataError, match="label delay"):
+        replace(protocol, label_delay_days=days + 1).splits(transactions)
 
 
 def test_test_weeks_begin_at_midnight() -> None:

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from turncoat import ConfigError, DataError
+from turncoat.features.history import DAY
 from turncoat.scoring.drift import (
     DRIFTED,
+    NOT_JUDGED,
     STABLE,
     TOO_FEW,
     WATCH,
@@ -44,7 +46,14 @@ def traffic(n_rows: int, seed: int, weights: tuple[float, ...] = (0.8, 0.15, 0.0
     return beliefs, rows, beliefs @ RATES
 
 
-REFERENCE = Reference.measure(*traffic(6000, 1))
+def measure(beliefs: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> Reference:
+    """Return the reference of transactions of as many customers, all known for long."""
+    n = len(rows)
+    return Reference.measure(beliefs, rows, scores, np.arange(n + 1), OLD[:n])
+
+
+OLD = np.full(10_000, 100 * DAY)
+REFERENCE = measure(*traffic(6000, 1))
 
 
 def monitor(
@@ -58,7 +67,7 @@ def told(*parts: Traffic, n_each: int = 64, **settings: Any) -> DriftReport:
     made = monitor(**settings)
     for beliefs, rows, scores in parts:
         for start, stop in pairwise([*range(0, len(rows), n_each), len(rows)]):
-            made.add(beliefs[start:stop], rows[start:stop], scores[start:stop])
+            made.add(beliefs[start:stop], rows[start:stop], scores[start:stop], OLD[start:stop])
     return made.report(max_features=D)
 
 
@@ -85,13 +94,79 @@ def test_growing_histories_are_not_drift() -> None:
         beliefs, rows, scores = traffic(3000, 2)
         rows[:, moved] += 3.0
         made = DriftMonitor(REFERENCE, None, names, names[:2])
-        made.add(beliefs, rows, scores)
+        made.add(beliefs, rows, scores, OLD[: len(rows)])
         report = made.report(max_features=D)
         assert report.verdict == verdict
         assert {f.feature for regime in report.regimes for f in regime.features}.isdisjoint(
             names[:2]
         )
         assert (max(regime.largest_shift for regime in report.regimes) > 1) == (verdict == DRIFTED)
+
+
+def of_customers(n_customers: int, n_each: int, seed: int) -> tuple[Traffic, np.ndarray]:
+    """Return transactions of customers with habits of their own in all columns, and offsets."""
+    beliefs, rows, scores = traffic(n_customers * n_each, seed)
+    habits = np.random.default_rng(1000 + seed).normal(size=(n_customers, D))
+    rows = (rows + 2 * habits.repeat(n_each, axis=0)).astype(np.float32)
+    return (beliefs, rows, scores), np.arange(n_customers + 1) * n_each
+
+
+def test_other_customers_with_the_same_habits_are_not_drift() -> None:
+    n_false = 0
+    for seed in range(5):
+        then, offsets = of_customers(40, 60, seed)
+        now, _ = of_customers(150, 60, 100 + seed)
+        reference = Reference.measure(*then, offsets, OLD[:2400])
+        assert told(now, reference=reference).verdict == STABLE
+        n_false += told(now, reference=measure(*then)).verdict != STABLE
+        now[1][:, 7] += 6.0
+        report = told(now, reference=reference)
+        assert (report.verdict, report.regimes[0].features[0].feature) == (DRIFTED, NAMES[7])
+    assert n_false >= 3, "as if transactions were independent"
+
+
+def test_a_regime_of_three_customers_has_no_sure_features() -> None:
+    (beliefs, rows, scores), offsets = of_customers(40, 60, 1)
+    beliefs[:] = np.eye(K)[0]
+    beliefs[: 3 * 60] = np.eye(K)[1]
+    reference = Reference.measure(beliefs, rows, scores, offsets, OLD[:2400])
+    report = told((beliefs, rows + 9, scores), reference=reference)
+    assert report.regimes[0].features[0].verdict == DRIFTED
+    assert report.regimes[1].features
+    assert all(one.verdict == STABLE for one in report.regimes[1].features)
+
+
+def test_young_histories_count_on_neither_side() -> None:
+    beliefs, rows, scores = traffic(6000, 1)
+    ages = np.where(np.arange(6000) % 3 == 0, 10.0, 60.0) * DAY
+    changed = rows.copy()
+    changed[ages < 30 * DAY] += 4.0
+    reference = Reference.measure(beliefs, changed, scores, np.arange(6001), ages)
+    is_old = ages >= 30 * DAY
+    alone = measure(beliefs[is_old], rows[is_old], scores[is_old])
+    np.testing.assert_array_equal(reference.means, alone.means)
+    assert (reference.min_age_s, reference.n_rows) == (30 * DAY, 4000)
+    one, other = monitor(reference=reference, half_life=1e12), monitor(reference=alone)
+    one.add(beliefs, changed, scores, ages)
+    other.add(beliefs[is_old], rows[is_old], scores[is_old], ages[is_old])
+    report = one.report()
+    assert (report.transactions, report.left_out) == (pytest.approx(4000), pytest.approx(2000))
+    assert (report.min_age_days, report.verdict) == (30.0, STABLE)
+    assert report.regimes[0].features[0].mean_now == pytest.approx(
+        other.report().regimes[0].features[0].mean_now
+    )
+    young = monitor(reference=reference)
+    young.add(beliefs, changed, scores, np.minimum(ages, 29 * DAY))
+    assert (young.report().verdict, young.report().left_out) == (TOO_FEW, pytest.approx(6000))
+
+
+def test_scores_of_trees_may_be_left_to_the_reader() -> None:
+    beliefs, rows, scores = traffic(5000, 7)
+    made = monitor(judges_scores=False)
+    made.add(beliefs, rows, np.sqrt(scores), OLD[:5000])
+    report = made.report()
+    assert (report.score.verdict, report.verdict) == (NOT_JUDGED, STABLE)
+    assert report.score.psi > 0.25
 
 
 @pytest.mark.parametrize("n_each", [1, 7, 64, 700])
@@ -119,24 +194,25 @@ def test_the_report_equals_its_definitions(n_each: int) -> None:
         )
         spread = np.sqrt((weights * (cells - mean) ** 2).sum() / weights.sum())
         ratio = max(spread / REFERENCE.spreads[0, d], 1.0)
-        error = np.sqrt(ratio**2 / weights.sum() + 1 / REFERENCE.mass[0, d])
+        variance = ratio**2 / weights.sum() + 1 / REFERENCE.mass[0, d]
+        error = np.sqrt(REFERENCE.effects[0, d] * variance)
         assert found.z == pytest.approx(found.shift / error)
 
 
 def test_old_transactions_fade_with_the_half_life() -> None:
     made = monitor(half_life=100)
     beliefs, rows, scores = traffic(100, 3)
-    made.add(beliefs, rows, scores)
+    made.add(beliefs, rows, scores, OLD[: len(rows)])
     assert made.report().transactions == pytest.approx(100)
-    made.add(beliefs, rows, scores)
+    made.add(beliefs, rows, scores, OLD[: len(rows)])
     assert made.report().transactions == pytest.approx(150)
     for _ in range(40):
-        made.add(beliefs, rows, scores)
+        made.add(beliefs, rows, scores, OLD[: len(rows)])
     assert made.report().transactions == pytest.approx(200)
     moved = rows.copy()
     moved[:, 0] += 3
     for _ in range(10):  # what came before is a thousandth of all
-        made.add(beliefs, moved, scores)
+        made.add(beliefs, moved, scores, OLD[: len(rows)])
     found = feature(made.report(max_features=D), 0, NAMES[0])
     there = ~np.isnan(rows[:, 0])
     assert found.mean_now == pytest.approx(
@@ -237,7 +313,7 @@ def test_the_most_shifted_features_come_first() -> None:
     rows[:, 2] += 0.4
     rows[:, 9] -= 0.9
     made = monitor()
-    made.add(beliefs, rows, scores)
+    made.add(beliefs, rows, scores, OLD[: len(rows)])
     for regime in made.report(max_features=2).regimes:
         assert [f.feature for f in regime.features] == [NAMES[9], NAMES[2]]
     assert all(len(regime.features) == 5 for regime in made.report().regimes)
@@ -253,23 +329,22 @@ def test_a_report_is_json() -> None:
 def test_other_dtypes_are_accepted_and_other_shapes_refused() -> None:
     beliefs, rows, scores = traffic(700, 13)
     one, other = monitor(), monitor()
-    one.add(beliefs, rows, scores)
+    one.add(beliefs, rows, scores, OLD[: len(rows)])
     frozen = scores.copy()
     frozen.flags.writeable = False
-    other.add(beliefs.astype(np.float32), np.asfortranarray(rows.astype(float)), frozen)
+    other.add(beliefs.astype(np.float32), np.asfortranarray(rows.astype(float)), frozen, OLD[:700])
     assert other.report().score == one.report().score
     assert other.report().regimes[0].features[0].shift == pytest.approx(
         one.report().regimes[0].features[0].shift, abs=1e-6
     )
     for wrong in (
-        (beliefs[:, :2], rows, scores),
-        (beliefs, rows[:, :2], scores),
-        (beliefs, rows, scores[:2]),
-        (beliefs[:9], rows, scores),
+        (beliefs[:, :2], rows, scores, OLD[:700]),
+        (beliefs, rows[:, :2], scores, OLD[:700]),
+        (beliefs, rows, scores[:2], OLD[:700]),
+        (beliefs[:9], rows, scores, OLD[:700]),
+        (beliefs, rows, scores, OLD[:9]),
     ):
-        with pytest.raises(
-            DataError, match=r"drift takes beliefs \[n, 3\], cells \[n, 12\] and scores \[n\]"
-        ):
+        with pytest.raises(DataError, match=r"\[n, 3\], cells \[n, 12\], scores \[n\] and ages"):
             one.add(*wrong)
     with pytest.raises(ConfigError, match="12 features; found 2 names"):
         DriftMonitor(REFERENCE, None, ("one", "two"))
@@ -279,9 +354,9 @@ def test_other_dtypes_are_accepted_and_other_shapes_refused() -> None:
 
 def test_one_regime_or_no_columns_still_give_a_report() -> None:
     ones = np.ones((800, 1))
-    alone = Reference.measure(ones, np.zeros((800, 0), np.float32), np.full(800, 0.01))
+    alone = measure(ones, np.zeros((800, 0), np.float32), np.full(800, 0.01))
     made = DriftMonitor(alone, None, ())
-    made.add(ones[:600], np.zeros((600, 0), np.float32), np.full(600, 0.01))
+    made.add(ones[:600], np.zeros((600, 0), np.float32), np.full(600, 0.01), OLD[:600])
     report = made.report()
     assert (report.verdict, report.score.psi, report.regimes[0].occupancy_now) == (STABLE, 0.0, 1.0)
 
@@ -293,7 +368,7 @@ def test_monitors_of_one_folder_report_their_sum(tmp_path: Path) -> None:
     made = [monitor(tmp_path / "run" / "drift", half_life=1e12) for _ in range(3)]
     parts = [traffic(400, 20 + i) for i in range(3)]
     for one, part in zip(made, parts, strict=True):
-        one.add(*part)
+        one.add(*part, OLD[:400])
     together = told(*parts, n_each=400, half_life=1e12)
     reports = [one.report(max_features=D) for one in made]
     assert reports[0].transactions == pytest.approx(1200)
@@ -308,7 +383,7 @@ def test_monitors_of_one_folder_report_their_sum(tmp_path: Path) -> None:
 
 def _work(folder: Path, seed: int, done: Any, leave: Any) -> None:
     one = DriftMonitor(REFERENCE, folder, NAMES, half_life=1e12)
-    one.add(*traffic(300, seed))
+    one.add(*traffic(300, seed), OLD[:300])
     done.wait()
     leave.wait()  # with no word to anybody, as a process that is killed
 
@@ -325,7 +400,7 @@ def test_processes_share_sums_and_inherit_those_of_ended_ones(tmp_path: Path) ->
         done.wait(60)
         own = monitor(tmp_path, half_life=1e12)
         assert own.report().transactions == pytest.approx(600)
-        own.add(*traffic(300, 32))
+        own.add(*traffic(300, 32), OLD[:300])
         assert own.report().transactions == pytest.approx(900)
         own.close()
     finally:
@@ -335,7 +410,7 @@ def test_processes_share_sums_and_inherit_those_of_ended_ones(tmp_path: Path) ->
     assert [worker.exitcode for worker in workers] == [0, 0]
     heir = monitor(tmp_path, half_life=300)
     assert heir.report().transactions == pytest.approx(900)
-    heir.add(*traffic(300, 33))
+    heir.add(*traffic(300, 33), OLD[:300])
     assert heir.report().transactions == pytest.approx(
         750
     )  # all that was left is forgotten in time
@@ -347,11 +422,11 @@ def test_processes_share_sums_and_inherit_those_of_ended_ones(tmp_path: Path) ->
 
 def test_sums_survive_a_restart(tmp_path: Path) -> None:
     first = monitor(tmp_path)
-    first.add(*traffic(700, 40))
+    first.add(*traffic(700, 40), OLD[:700])
     before = first.report()
     first.close()
     assert first.report() == before
-    first.add(*traffic(5, 41))  # still does not fail, and is nobody's
+    first.add(*traffic(5, 41), OLD[:5])  # still does not fail, and is nobody's
     again = monitor(tmp_path)
     assert again.report() == before
     again.close()
@@ -359,15 +434,15 @@ def test_sums_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_other_models_and_damaged_files_are_not_added(tmp_path: Path) -> None:
-    other = monitor(tmp_path, Reference.measure(*traffic(6000, 2)))
-    other.add(*traffic(700, 50))
+    other = monitor(tmp_path, measure(*traffic(6000, 2)))
+    other.add(*traffic(700, 50), OLD[:700])
     wide = DriftMonitor(
-        Reference.measure(np.ones((50, 1)), np.zeros((50, 2), np.float32), np.full(50, 0.1)),
+        measure(np.ones((50, 1)), np.zeros((50, 2), np.float32), np.full(50, 0.1)),
         tmp_path,
         ("a", "b"),
     )
     own = monitor(tmp_path)
-    own.add(*traffic(700, 51))
+    own.add(*traffic(700, 51), OLD[:700])
     size = max(path.stat().st_size for path in tmp_path.iterdir())
     (tmp_path / "7777.sums").write_bytes(b"nonsense")
     (tmp_path / "7778.sums").write_bytes(b"\xff" * size)
@@ -386,19 +461,19 @@ def test_a_new_calibration_restarts_scores_only(tmp_path: Path) -> None:
     made, late = monitor(tmp_path, half_life=1e12), monitor(tmp_path, half_life=1e12)
     beliefs, rows, scores = traffic(700, 60)
     for one in (made, late):
-        one.add(beliefs, rows, scores)
+        one.add(beliefs, rows, scores, OLD[: len(rows)])
     doubled = REFERENCE.replace_scores(REFERENCE.beliefs @ (2 * RATES))
     assert made.update_reference(REFERENCE)
     assert made.report().score.verdict == STABLE
     assert made.update_reference(doubled)
     assert made.report().score.mean_now is None
     assert made.report().transactions == pytest.approx(1400)
-    made.add(beliefs, rows, 2 * scores)
+    made.add(beliefs, rows, 2 * scores, OLD[: len(rows)])
     report = made.report()
     assert report.score.mean_now == pytest.approx(2 * scores.mean())
     assert (report.score.verdict, report.verdict) == (STABLE, STABLE)
     assert late.update_reference(doubled)
-    late.add(beliefs, rows, 2 * scores)
+    late.add(beliefs, rows, 2 * scores, OLD[: len(rows)])
     assert made.report() == late.report()
     assert not made.update_reference(replace(REFERENCE, means=REFERENCE.means + 1))
     for one in (made, late):

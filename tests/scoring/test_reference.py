@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,17 @@ import pytest
 from tests.scoring.bundles import manifest_of, rewrite, rewrite_arrays
 from tests.scoring.detectors import data_of, detector, ranked_detector, scored_shop, time_split
 from turncoat import BundleError, load
+from turncoat.data.parsing import parse_row
+from turncoat.features import NEVER
+from turncoat.features.history import DAY
 from turncoat.features.split_panels import build_split_panel
+from turncoat.scoring import DetectorState
 from turncoat.scoring.reference import Reference, find_score_bins
+
+ARRAYS = (
+    *("occupancy", "occupancy_effects", "means", "spreads", "mass", "effects"),
+    *("edges", "counts", "beliefs", "customers"),
+)
 
 
 def draw_rows(
@@ -30,14 +40,18 @@ def draw_rows(
 
 def of_scores(probabilities: Any) -> Reference:
     n = len(probabilities)
-    return Reference.measure(
-        np.ones((n, 1)), np.zeros((n, 1), np.float32), np.asarray(probabilities, float)
-    )
+    return measure(np.ones((n, 1)), np.zeros((n, 1), np.float32), np.asarray(probabilities, float))
+
+
+def measure(beliefs: Any, rows: Any, scores: Any, ranker_scores: Any = None) -> Reference:
+    """The reference of rows of as many customers, none of which is young."""
+    n = len(rows)
+    return Reference.measure(beliefs, rows, scores, np.arange(n + 1), np.zeros(n), ranker_scores)
 
 
 def test_every_figure_is_as_defined() -> None:
     beliefs, rows, scores = draw_rows()
-    reference = Reference.measure(beliefs, rows, scores)
+    reference = measure(beliefs, rows, scores)
     for k in range(3):
         assert reference.occupancy[k] == pytest.approx(sum(beliefs[:, k]) / 300)
         for d in range(5):
@@ -57,7 +71,7 @@ def test_every_figure_is_as_defined() -> None:
 
 def test_many_rows_are_summed_in_parts_and_a_few_are_kept() -> None:
     beliefs, rows, scores = draw_rows(40_000, seed=1)
-    whole = Reference.measure(beliefs, rows, scores)
+    whole = measure(beliefs, rows, scores)
     present = np.nan_to_num(rows.astype(float))
     np.testing.assert_allclose(whole.mass, beliefs.T @ ~np.isnan(rows))
     np.testing.assert_allclose(whole.mass * whole.means, beliefs.T @ present, rtol=1e-9, atol=1e-9)
@@ -71,7 +85,7 @@ def test_many_rows_are_summed_in_parts_and_a_few_are_kept() -> None:
 def test_one_enormous_cell_does_not_make_a_mean() -> None:
     beliefs, rows, scores = draw_rows()
     rows[5, 0] = 1e6
-    assert np.abs(Reference.measure(beliefs, rows, scores).means[:, 0]).max() < 3
+    assert np.abs(measure(beliefs, rows, scores).means[:, 0]).max() < 3
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 7, 100, 5000])
@@ -128,31 +142,111 @@ def test_rounding_takes_no_score_into_another_bin(seed: int) -> None:
     )
 
 
-def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray]:
+def test_design_effects_are_as_defined() -> None:
+    beliefs, rows, scores = draw_rows(400, seed=3)
+    habits = 3 * np.random.default_rng(4).normal(size=(50, 5)).repeat(8, axis=0)
+    rows = (rows + habits).astype(np.float32)
+    offsets = np.array([0, 3, *range(8, 401, 8)])  # the first customer is two
+    groups = [range(*pair) for pair in pairwise(offsets.tolist())]
+    found = Reference.measure(beliefs, rows, scores, offsets, np.zeros(400))
+    cells = np.nan_to_num(rows.astype(float))
+    for k in range(3):
+        for d in range(4):
+            weights = beliefs[:, k] * ~np.isnan(rows[:, d])
+            mean, mass = found.means[k, d], weights.sum()
+            own = [sum(weights[t] * (cells[t, d] - mean) for t in group) for group in groups]
+            n = mass**2 / sum(weights[list(group)].sum() ** 2 for group in groups)
+            ratio = sum(x * x for x in own) / mass**2 / (found.spreads[k, d] ** 2 / mass)
+            assert ratio > 1.3, "customers differ"
+            assert found.effects[k, d] == pytest.approx(ratio * n / (n - 3))
+        share = beliefs[:, k].mean()
+        own = [sum(beliefs[t, k] - share for t in group) for group in groups]
+        ratio = max(sum(x * x for x in own) / 400**2 / (share * (1 - share) / 400), 1.0)
+        n = 400**2 / sum(len(group) ** 2 for group in groups)
+        assert found.occupancy_effects[k] == pytest.approx(ratio * n / (n - 3))
+    alone = measure(beliefs, rows, scores)
+    np.testing.assert_allclose(alone.effects[:, :4], 1.0, atol=0.05)
+
+
+def test_scores_of_customers_have_a_design_effect_that_survives_a_recalibration() -> None:
+    rng = np.random.default_rng(5)
+    levels = np.array([0.001, 0.01, 0.4])[rng.integers(3, size=60)]
+    scores = levels.repeat(20)
+    beliefs, rows = np.ones((1200, 1)), np.zeros((1200, 1), np.float32)
+    offsets = np.arange(61) * 20
+    found = Reference.measure(beliefs, rows, scores, offsets, np.zeros(1200))
+    assert found.score_effect == pytest.approx(20 * 60 / 57), "as if each customer were one row"
+    assert found.replace_scores(scores / 2).score_effect == pytest.approx(found.score_effect)
+    mixed = rng.permutation(scores)
+    assert found.replace_scores(mixed).score_effect < 2
+
+
+@pytest.mark.parametrize(("days", "limit"), [(90, 30.0), (40, 20.0), (0, 0.0)])
+def test_the_older_half_of_the_rows_counts_at_least(days: int, limit: float) -> None:
+    beliefs, rows, scores = draw_rows(301)
+    ages = np.linspace(0, days * DAY, 301)
+    found = Reference.measure(beliefs, rows, scores, np.arange(302), ages)
+    assert found.min_age_s == pytest.approx(limit * DAY)
+    is_old = ages >= found.min_age_s
+    expected = measure(beliefs[is_old], rows[is_old], scores[is_old])
+    np.testing.assert_array_equal(found.means, expected.means)
+    np.testing.assert_array_equal(found.counts, expected.counts)
+
+
+@pytest.mark.parametrize("features", ["engineered", "processed"])
+def test_ages_are_the_same_live_and_in_the_reference(features: str) -> None:
+    made, data = detector(features=features), data_of("shop")
+    transactions = data.transactions
+    order = np.asarray(data.live_order)
+    codes, schema = transactions.customer_codes, made.features_.plan.schema
+    links = np.full((len(order), 1 + len(made.features_.plan.counterparties)), -1)
+    latest: dict[int, int] = {}
+    for i, place in enumerate(order.tolist()):
+        links[i, 0] = latest.get(codes[place], -1)
+        latest[codes[place]] = i
+    rows = [parse_row(schema, data.rows[transactions.file_rows[place]]) for place in order]
+    steps = made.live.advance([DetectorState()] * len(rows), rows, [NEVER] * len(rows), links)
+    live = np.empty(len(order))
+    live[order] = steps.ages_s
+    split = time_split(transactions)
+    expected = made._read_calibration_part(transactions, split, made._inference).ages_s
+    np.testing.assert_allclose(live[split.calibration], expected, atol=1e-3)
+    assert (expected.max() > DAY) == (features == "engineered")
+
+
+def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     panel, places = build_split_panel(
         made.features_, transactions, time_split(transactions), "calibration"
     )
-    return panel.continuous[places], made._inference.infer(panel)[places]
+    ages = made._read_calibration_part(
+        transactions, time_split(transactions), made._inference
+    ).ages_s
+    return panel.continuous[places], made._inference.infer(panel)[places], ages
 
 
 def test_a_fitted_detector_has_that_of_its_calibration_rows() -> None:
     made, transactions = detector(), data_of("shop").transactions
-    rows, beliefs = calibration_rows(made, transactions)
-    expected = Reference.measure(beliefs, rows, beliefs @ made.regimes.mean_rates)
-    for name in ("occupancy", "means", "spreads", "mass", "edges", "counts", "beliefs"):
+    rows, beliefs, ages = calibration_rows(made, transactions)
+    offsets = transactions.take(time_split(transactions).calibration).offsets
+    scores = beliefs @ made.regimes.mean_rates
+    expected = Reference.measure(beliefs, rows, scores, offsets, ages)
+    assert 0 < expected.min_age_s <= 30 * DAY
+    for name in ARRAYS:
         np.testing.assert_allclose(
             getattr(made.calibration_.reference, name), getattr(expected, name), rtol=1e-12
         )
-    np.testing.assert_allclose(made.calibration_.reference.occupancy, made.regimes.occupancy)
+    is_old = ages >= expected.min_age_s
+    np.testing.assert_allclose(expected.occupancy, beliefs[is_old].mean(axis=0))
     assert made.calibration_.reference.ranker_scores is None
 
 
 def test_with_a_ranker_the_scores_are_the_ranked_ones() -> None:
     made, transactions = ranked_detector("column"), scored_shop().transactions
-    _, beliefs = calibration_rows(made, transactions)
+    _, beliefs, ages = calibration_rows(made, transactions)
     external = transactions.column("mine")[time_split(transactions).calibration]
-    scores = made.calibration_.regime_rankers["filtered"].predict(external, beliefs)[0]
     reference = made.calibration_.reference
+    beliefs, external = (array[ages >= reference.min_age_s] for array in (beliefs, external))
+    scores = made.calibration_.regime_rankers["filtered"].predict(external, beliefs)[0]
     assert reference.mean_score == pytest.approx(scores.mean())
     np.testing.assert_array_equal(reference.counts, of_scores(scores).counts)
     assert reference.mean_score != pytest.approx(
@@ -167,9 +261,10 @@ def test_it_is_saved_with_the_detector(ranked: bool, tmp_path: Path) -> None:
     made = ranked_detector("column") if ranked else detector()
     made.save(tmp_path)
     one, other = made.calibration_.reference, load(tmp_path).calibration_.reference
-    for name in ("occupancy", "means", "spreads", "mass", "edges", "counts", "beliefs"):
+    for name in ARRAYS:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert (one.n_rows, one.mean_score) == (other.n_rows, other.mean_score)
+    for name in ("n_rows", "mean_score", "min_age_s", "score_effect"):
+        assert getattr(one, name) == getattr(other, name)
     assert (other.ranker_scores is not None) == ranked
 
 
@@ -183,6 +278,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "beliefs of none": {"beliefs": np.zeros((0, 3), np.float32)},
     "a ranker's scores": {"external": np.zeros(2)},
     "counts in whole numbers": {"counts": "whole"},
+    "effects below 1": {"effects": "negative"},
+    "customers of no row": {"customers": np.zeros(0, np.int32)},
 }
 
 
@@ -215,6 +312,8 @@ def test_nonsense_beside_the_arrays_is_refused(tmp_path: Path) -> None:
         {**content, "n_rows": 0},
         {**content, "charm": 1},
         {**content, "mean_score": None},
+        {**content, "min_age_s": -1.0},
+        {**content, "score_effect": 0.5},
     ):
         rewrite(tmp_path, reference=wrong)
         with pytest.raises(BundleError, match="not a detector this version understands"):
@@ -224,7 +323,7 @@ def test_nonsense_beside_the_arrays_is_refused(tmp_path: Path) -> None:
 
 
 def test_check_tells_a_ranker_s_reference_from_another() -> None:
-    reference = Reference.measure(*draw_rows())
+    reference = measure(*draw_rows())
     with pytest.raises(ValueError, match="ranker"):
         reference.check(3, 5, has_ranker=True)
     with pytest.raises(ValueError, match="ranker"):

@@ -130,10 +130,8 @@ def fit(
         options = ChampionOptions(*own)
         sources, transactions, parts = _read_and_split(data, config, split, label_delay_days, seed)
         if not as_json:
-            echo(f"{transactions}\n{parts}")
+            _echo_parts(transactions, parts, split, label_delay_days)
             echo_notes(transactions)
-            if split == AUTO and parts.seed is not None:
-                echo("Split by customer: by time, a part would know fewer than ten frauds.")
         fit_champion(transactions, parts, options, out, sources)
         return
     for name in ("budget", "trials", "quick", "refit"):
@@ -166,7 +164,7 @@ def fit(
         rule = f"it must be a continuous column of the schema, or {ENCODER_HEAD}"
         raise ConfigError(f"--ranker is {ranker!r}; {rule}")
     if not as_json:
-        echo(f"{transactions}\n{parts}")
+        _echo_parts(transactions, parts, split, label_delay_days)
         echo_notes(transactions)
     choice = None
     if states == AUTO:
@@ -212,6 +210,24 @@ def _read_and_split(
     else:
         parts = splits.split_automatically(*rows, gap_s=gap_s, seed=seed)
     return sources, transactions, parts
+
+
+def _echo_parts(data: Transactions, parts: Split, wanted: str, label_delay_days: float) -> None:
+    """Print the parts, and why they are not the usual ones."""
+    from turncoat.data import splits
+
+    echo(f"{data}\n{parts}")
+    delay = f"a label delay of {label_delay_days:g} days"
+    if parts.name == splits.SIZED_BY_TIME:
+        n_used = data.n_rows - len(parts.excluded)
+        used = f"{n_used:,} of {data.n_rows:,} rows"
+        echo(f"With {delay}, the parts share the {used} outside the gap before the test.")
+    if wanted == AUTO and parts.seed is not None:
+        rows = (data.customer_codes, data.times, data.labels)
+        days = splits.find_largest_gap(*rows, label_delay_days * splits.DAY)
+        would = "" if days is None else f"; with at most {days} days, each would know ten"
+        problem = f"by time, with {delay}, a part would know fewer than ten frauds{would}"
+        echo(f"Split by customer: {problem}.")
 
 
 def _build_model(context: Context, n_states: int) -> Model:

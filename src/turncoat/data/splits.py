@@ -8,8 +8,12 @@ the customers with fraud, and with `drop_compromised`. Labels are 0, 1, or -1 fo
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +25,8 @@ DAY = 86_400.0  # seconds
 PARTS = ("fit", "selection", "calibration", "test")
 _FIT, _SELECTION, _CALIBRATION, _TEST, _EXCLUDED = range(5)
 _FIRST_DATE = 946_684_800.0  # 2000-01-01; smaller times have another start than 1970
-_MIN_FRAUDS = 10  # of each part, for a split by time to be chosen
+MIN_FRAUDS = 10  # of each part, for a split by time to be chosen
+BY_TIME, SIZED_BY_TIME = "by time", "by time, sized to the gap"
 _MAX_UNCOVERED = 0.1  # share of the last test window that the data may not reach
 
 
@@ -145,25 +150,31 @@ def split_by_time(
 
     Shares are of all rows; rows of equal time stay together. A share of 0 omits a part. Rows of the
     last `gap_s` seconds before the test are excluded: their labels would not be known by then. The
-    other parts meet, because all of them are past when a detector goes live.
+    other parts meet, because all of them are past when a detector goes live. If a long gap leaves a
+    part without rows, shares are of the rows outside the gap, and the split's name says so; each
+    part then has a known fraud, or the error names the largest gap that would do.
     """
     rows = _SplitRows.validate(customers, times, labels)
     shares = _check_shares(selection, calibration, test)
     _check_seconds("of at least 0", gap_s=gap_s)
-    ordered = np.sort(rows.times)
-    parts = np.full(rows.times.size, _FIT, np.int8)
-    remaining = 1.0
-    for part in ("test", "calibration", "selection"):  # backwards, so that later parts are fixed
-        if not shares[part]:
-            continue
-        remaining -= shares[part]
-        begin = ordered[min(round(remaining * ordered.size), ordered.size - 1)]
-        parts[(rows.times >= begin) & (parts == _FIT)] = PARTS.index(part)
-        if part == "test":
-            parts[(rows.times >= begin - gap_s) & (parts == _FIT)] = _EXCLUDED
-            remaining = float((parts == _FIT).mean())
-    required = ["fit", *(part for part, share in shares.items() if share)]
-    return rows.split("by time", None, parts, required, require_fraud)
+    timeline = _Timeline.sort(rows, shares)
+    usual = timeline.place_parts(gap_s)
+    if timeline.is_complete(usual, int(require_fraud)) or not test or not gap_s:
+        return timeline.split(usual, BY_TIME, require_fraud)
+    min_frauds = max(int(require_fraud), int(timeline.n_frauds[-1] > 0))
+    sized = timeline.place_parts(gap_s, is_sized=True)
+    if timeline.is_complete(sized, min_frauds):
+        return timeline.split(sized, SIZED_BY_TIME)
+    for days in timeline.list_days(gap_s):
+        gaps = (timeline.place_parts(days * DAY, is_sized=is_sized) for is_sized in (False, True))
+        if any(timeline.is_complete(cuts, min_frauds) for cuts in gaps):
+            break
+    else:
+        return timeline.split(usual, BY_TIME, require_fraud)
+    gap = f"a gap (label delay) of {gap_s / DAY:g} days before the test"
+    problem = f"leaves a part of {timeline.days:.0f} days of data without rows or known frauds"
+    remedy = f"At most {days} days would fit. Give a shorter one, more data, or split by customer"
+    raise DataError(f"{BY_TIME}: {gap} {problem}. {remedy}")
 
 
 def split_automatically(
@@ -175,15 +186,27 @@ def split_automatically(
     gap_s: float = 0.0,
     seed: int = 42,
 ) -> Split:
-    """By time where each part then knows ten frauds, as a detector is used; else by customer."""
-    rows = (customers, times, labels)
-    try:
-        split = split_by_time(*rows, test=test, gap_s=gap_s)
-    except DataError:
-        return split_by_customer(*rows, test=test, seed=seed)
-    used = [part for part in PARTS if part != "test" or test]
-    frauds = min(split.summaries[part].frauds or 0 for part in used)
-    return split if frauds >= _MIN_FRAUDS else split_by_customer(*rows, test=test, seed=seed)
+    """By time where each part then knows ten frauds, as a detector is used; else by customer.
+
+    If a long gap leaves too few rows to fit on, the parts are sized as by `split_by_time`.
+    """
+    rows, shares = _SplitRows.validate(customers, times, labels), _check_shares(0.1, 0.1, test)
+    _check_seconds("of at least 0", gap_s=gap_s)
+    timeline = _Timeline.sort(rows, shares)
+    name, cuts = timeline.choose_parts(gap_s)
+    if cuts is None:
+        return split_by_customer(customers, times, labels, test=test, seed=seed)
+    return timeline.split(cuts, name)
+
+
+def find_largest_gap(
+    customers: ArrayLike, times: ArrayLike, labels: ArrayLike | None, gap_s: float
+) -> int | None:
+    """The most days up to `gap_s` with which `split_automatically` is by time; None if none is."""
+    shares = _check_shares(0.1, 0.1, 0.15)
+    timeline = _Timeline.sort(_SplitRows.validate(customers, times, labels), shares)
+    fitting = (days for days in timeline.list_days(gap_s) if timeline.choose_parts(days * DAY)[1])
+    return next(fitting, None)
 
 
 def split_prequential(
@@ -340,6 +363,115 @@ class _SplitRows:
                 remedy = f"Give more data, a larger {part} part, or another split"
                 raise DataError(f"{name}: {part} has no fraud among {counts}. {remedy}")
         return Split(name, seed, **rows, summaries=summaries)
+
+
+class _Cuts(NamedTuple):
+    """Where parts begin in the order of time, and where the rows before the gap end."""
+
+    selection: int
+    calibration: int
+    gap: int
+    test: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Timeline:
+    """Rows in the order of time, to be cut into parts of these shares."""
+
+    rows: _SplitRows
+    shares: dict[str, float]
+    order: Array  # [N]
+    times: Array  # [N] sorted
+    n_frauds: Array  # [N + 1] known frauds among the first n rows
+
+    @classmethod
+    def sort(cls, rows: _SplitRows, shares: dict[str, float]) -> _Timeline:
+        order = np.argsort(rows.times, kind="stable")
+        is_fraud = np.zeros(order.size, bool) if rows.labels is None else rows.labels[order] == 1
+        return cls(rows, shares, order, rows.times[order], np.append(0, np.cumsum(is_fraud)))
+
+    @property
+    def days(self) -> float:
+        return float(self.times[-1] - self.times[0]) / DAY
+
+    @property
+    def required(self) -> list[str]:
+        return ["fit", *(part for part, share in self.shares.items() if share)]
+
+    def place_parts(self, gap_s: float, *, is_sized: bool = False) -> _Cuts:
+        """Cut between different times. `is_sized`: shares are of the rows outside the gap."""
+        n, share = self.times.size, self.shares["test"]
+        test = gap = n
+        unit: float = n  # rows that shares are of
+        if share:
+            place = min(round((1.0 - share) * n), n - 1)
+            if is_sized:  # the first place from which on the test is small enough
+                fits = partial(self._is_small_test, gap_s)
+                place = min(bisect_left(range(n), True, key=fits), n - 1)
+            test, gap = self._count_before(self.times[place]), self._find_gap(gap_s, place)
+            unit = gap / (1.0 - share) if is_sized else n
+        cuts, end, remaining = {}, gap, gap / unit if unit else 0.0
+        for part in ("calibration", "selection"):  # backwards, so that later parts are fixed
+            if self.shares[part]:
+                remaining -= self.shares[part]
+                place = min(max(round(remaining * unit), 0), n - 1)
+                end = min(self._count_before(self.times[place]), end)
+            cuts[part] = end
+        return _Cuts(cuts["selection"], cuts["calibration"], gap, test)
+
+    def _is_small_test(self, gap_s: float, place: int) -> bool:
+        n_test = self.times.size - self._count_before(self.times[place])
+        return n_test * (1 - self.shares["test"]) <= self.shares["test"] * self._find_gap(
+            gap_s, place
+        )
+
+    def _find_gap(self, gap_s: float, place: int) -> int:
+        return self._count_before(self.times[place] - gap_s)
+
+    def _count_before(self, time: float) -> int:
+        return int(np.searchsorted(self.times, time))
+
+    def _list_ranges(self, cuts: _Cuts) -> dict[str, tuple[int, int]]:
+        edges = (0, cuts.selection, cuts.calibration, cuts.gap)
+        past = dict(zip(PARTS, pairwise(edges), strict=False))
+        return {**past, "test": (cuts.test, self.times.size)}
+
+    def count_frauds(self, cuts: _Cuts) -> dict[str, int]:
+        """Known frauds of each part."""
+        ranges = self._list_ranges(cuts).items()
+        return {
+            part: int(self.n_frauds[end] - self.n_frauds[begin]) for part, (begin, end) in ranges
+        }
+
+    def is_complete(self, cuts: _Cuts, min_frauds: int) -> bool:
+        """Whether each part has rows, and at least so many known frauds."""
+        ranges, frauds = self._list_ranges(cuts), self.count_frauds(cuts)
+        has_rows = all(ranges[part][0] < ranges[part][1] for part in self.required)
+        return has_rows and min(frauds[part] for part in self.required) >= min_frauds
+
+    def choose_parts(self, gap_s: float) -> tuple[str, _Cuts | None]:
+        """The name and the parts of a split in which each knows ten frauds, if there is one.
+
+        Parts are sized only if the gap is the problem: it leaves too little to fit on.
+        """
+        usual = self.place_parts(gap_s)
+        if self.is_complete(usual, MIN_FRAUDS):
+            return BY_TIME, usual
+        sized = self.place_parts(gap_s, is_sized=True)
+        has_fit = self.is_complete(usual, 0) and self.count_frauds(usual)["fit"] >= MIN_FRAUDS
+        is_useful = self.shares["test"] > 0 and not has_fit
+        is_good = is_useful and self.is_complete(sized, MIN_FRAUDS)
+        return SIZED_BY_TIME, sized if is_good else None
+
+    def list_days(self, gap_s: float) -> range:
+        """Whole days of gaps up to this one, longest first."""
+        return range(int(min(gap_s / DAY, self.days)), -1, -1)
+
+    def split(self, cuts: _Cuts, name: str, require_fraud: bool = False) -> Split:
+        parts = np.full(self.times.size, _EXCLUDED, np.int8)
+        for part, (begin, end) in self._list_ranges(cuts).items():
+            parts[self.order[begin:end]] = PARTS.index(part)
+        return self.rows.split(name, None, parts, self.required, require_fraud)
 
 
 def _divide_in_proportion(sizes: dict[str, int], n: int) -> dict[str, int]:

@@ -61,7 +61,9 @@ class SplitProtocol:
         if start < begin - DAY:
             weeks = f"{self.n_folds} test weeks after {self.train_days:g} days of training"
             found = f"need {n_days:g} days of data, and there are {(end - begin) / DAY:.0f}"
-            remedy = "Use fewer weeks (--folds), or more data"
+            n_most = math.floor((end - begin) / DAY + 1 - self.train_days - 7 * self.n_folds)
+            shorter = f", a label delay of at most {n_most} days" if n_most >= 0 else ""
+            remedy = f"Use fewer weeks (--folds){shorter}, or more data"
             raise DataError(f"{transactions.source}: {weeks} {found}. {remedy}")
         windows = {"train_s": self.train_days * DAY, "gap_s": delay, "start_s": start}
         options: dict[str, Any] = {**windows, "memory_s": _HANDBOOK_MEMORY, "require_fraud": True}

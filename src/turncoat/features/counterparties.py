@@ -32,6 +32,11 @@ CONTINUOUS = (
     "since_genuine", "since_run", "since_label", "run_frauds",
 )  # fmt: skip
 N_CONTINUOUS = len(CONTINUOUS)
+# As of a customer, and what depends on how many labels of the counterparty are known by now.
+GROWING = (
+    *history.GROWING,
+    "risk_month", "known_month", "since_genuine", "since_run", "since_label", "run_frauds",
+)  # fmt: skip
 PRIOR_ROWS = 5.0  # weight of the overall fraud rate in every counterparty's risk, in transactions
 
 _N_HISTORY = history.N_CONTINUOUS

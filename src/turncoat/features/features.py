@@ -33,7 +33,7 @@ from turncoat.storage import BundleFormat, refuse_unreadable
 
 FEATURE_KINDS = ("processed", "engineered")
 MISSING_FLAGS = ("distinct", "all", "none")
-_LAST_TIME = history.NUMBERS.index("last_time")
+_FIRST_TIME, _LAST_TIME = (history.NUMBERS.index(name) for name in ("first_time", "last_time"))
 _SAMPLE_ROWS = 200_000  # evenly spaced fit rows for scales and missing patterns
 _FORMAT = BundleFormat("features", version=6)
 
@@ -55,6 +55,7 @@ class FeatureSteps(NamedTuple):
     # [N] of the customer's latest transaction in the states given, 0 for a new customer; None if
     # the features keep no history.
     last_times: Array | None
+    first_times: Array | None  # [N] of the customer's first transaction, perhaps this; or None
 
 
 class Features(BaseEstimator):  # type: ignore[misc]
@@ -318,7 +319,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
             after = live.pack_states(plan, records, states, is_named)
         if plan.include is not None:
             categorical = np.ascontiguousarray(categorical[:, plan.kept_categorical])
-        return FeatureSteps(after, continuous, categorical, causes, last_times)
+        first_times = records.numbers[:, _FIRST_TIME].copy() if plan.engineered else None
+        return FeatureSteps(after, continuous, categorical, causes, last_times, first_times)
 
     def report_label(
         self,

@@ -37,7 +37,8 @@ CONTINUOUS = (
     "hour_habit", "weekday_habit", "n_missing_change",
 )  # fmt: skip
 N_CONTINUOUS = len(CONTINUOUS)
-GROWING = ("since_first", "n_before")  # features that only grow
+# Features whose mean depends on how long a history has been watched, for months.
+GROWING = ("since_first", "n_before", "count_month", "sum_month", "amount_to_max")
 
 TIME_CONTINUOUS = ("hour_cos", "hour_sin", "n_missing")  # of the transaction alone
 TIME_CATEGORICAL = ("weekday",)

@@ -146,9 +146,9 @@ class FeaturePlan:
 
     @cached_property
     def growing(self) -> tuple[str, ...]:
-        """Continuous features that only grow: the age of histories."""
-        prefixes = self.counterparty_prefixes
-        others = chain.from_iterable(_add_prefix(prefix, history.GROWING) for prefix in prefixes)
+        """Continuous features whose mean depends, for months, on how long histories are."""
+        names, prefixes = counterparties.GROWING, self.counterparty_prefixes
+        others = chain.from_iterable(_add_prefix(prefix, names) for prefix in prefixes)
         return (*history.GROWING, *others)
 
     @cached_property

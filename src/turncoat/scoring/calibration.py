@@ -39,6 +39,7 @@ class CalibrationRows(NamedTuple):
     offsets: Array  # customer u has rows offsets[u] to offsets[u + 1]
     times: Array  # [N] in seconds
     cells: Array  # [N, D] continuous features
+    ages_s: Array  # [N] since the customer's first transaction; 0 without features of history
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,8 @@ class Calibration:
             for mode in MODES
         }
         beliefs = rows.beliefs[FILTERED]
-        reference = Reference.measure(beliefs, rows.cells, regimes[FILTERED].predict(beliefs)[0])
+        scores, _ = regimes[FILTERED].predict(beliefs)
+        reference = Reference.measure(beliefs, rows.cells, scores, rows.offsets, rows.ages_s)
         time_range = (float(rows.times.min()), float(rows.times.max()))
         return cls(regimes, in_sample, share, reference, time_range)
 
@@ -110,7 +112,8 @@ class Calibration:
             mode: fit(ranker_scores[known], beliefs[mode][known], *labelled) for mode in MODES
         }
         scores, _ = fitted[FILTERED].predict(ranker_scores, beliefs[FILTERED])
-        reference = Reference.measure(beliefs[FILTERED], rows.cells, scores, ranker_scores)
+        about = rows.cells, scores, rows.offsets, rows.ages_s, ranker_scores
+        reference = Reference.measure(beliefs[FILTERED], *about)
         changed = replace(self, ranker=ranker, regime_rankers=fitted, episodes=episodes)
         return replace(changed, reference=reference, number=0)
 

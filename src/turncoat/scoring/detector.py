@@ -491,7 +491,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     ) -> _CalibrationPart:
         panel, places = build_split_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: inference.infer(panel, mode) for mode in MODES}
-        return _CalibrationPart(transactions.take(split.calibration), panel, places, beliefs)
+        ages_s = np.zeros(len(places))
+        if self.features_.plan.engineered:
+            times = np.asarray(panel.times)
+            firsts = np.repeat(times[panel.offsets[:-1]], panel.lengths)
+            ages_s = (times - firsts)[places]
+        own = transactions.take(split.calibration)
+        return _CalibrationPart(own, panel, places, beliefs, ages_s)
 
     def _calibrate_ranker(
         self,
@@ -557,13 +563,15 @@ class _CalibrationPart(NamedTuple):
     panel: Panel
     places: Array
     beliefs: Mapping[str, Array]
+    ages_s: Array
 
     @property
     def rows(self) -> CalibrationRows:
         """The part as rates and rankers are calibrated on it."""
         part, cells = self.transactions, self.panel.continuous[self.places]
         own = {mode: self.beliefs[mode][self.places] for mode in MODES}
-        return CalibrationRows(own, np.asarray(part.labels), part.offsets, part.times, cells)
+        about = np.asarray(part.labels), part.offsets, part.times
+        return CalibrationRows(own, *about, cells, self.ages_s)
 
 
 def _check_calibration_part(data: Transactions, split: Split, purpose: str) -> None:

@@ -1,7 +1,12 @@
 """Drift: how far the latest transactions are from the calibration rows, regime by regime.
 
-A verdict needs enough transactions, a shift beyond chance, and one of a size that matters. Chance
-assumes independent transactions; those of one customer resemble each other, so its bar is high.
+A verdict needs enough transactions, a shift beyond chance, and one of a size that matters.
+
+Both sides are compared at equal exposure: transactions of customers known for too short a time are
+counted on neither (`Reference.min_age_s`). Features that grow with a history for months are not
+judged, nor are the scores of trees and encoders that use them. Chance allows for customers whose
+transactions resemble each other (design effects). The latest transactions are taken to come from as
+many customers as the reference: more of them than it has make nothing surer.
 
 Every process adds to sums in a file of its own, in a common folder, so that each can report on
 all. The file is locked until its process ends; the next process to start takes over its sums.
@@ -15,30 +20,33 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-from turncoat.features.history import GROWING
+from turncoat.features.history import DAY, GROWING
 from turncoat.numerics.jit import jit
+from turncoat.scoring.detector import Detector
+from turncoat.scoring.rankers import HeadRanker, XGBoostRanker
 from turncoat.scoring.reference import MAX_CELL, MAX_SCORE_BINS, Reference, compute_moments
 
 TOO_FEW, STABLE, WATCH, DRIFTED = "too few", "stable", "watch", "drifted"
 VERDICTS = (TOO_FEW, STABLE, WATCH, DRIFTED)
+NOT_JUDGED = "not judged"  # of the scores alone
 
 MIN_TRANSACTIONS = 500  # for a verdict on scores and on a regime's share of the traffic
 MIN_IN_REGIME = 50  # transactions, now and in the reference, for a verdict on a feature
-MIN_Z = 5.0  # standard errors: one of 2,000 features passes by chance in 1 of 1,000 reports
+MIN_Z = 5.0  # standard errors: of 2,000 features one passes by chance in 1 of 1,000 reports
 PSI_LIMITS = (0.1, 0.25)  # population stability index minus its value by chance
 SHIFT_LIMITS = (0.2, 0.5)  # of a feature's mean, in standard deviations
 OCCUPANCY_LIMITS = (0.5, 1.0)  # of a regime's log odds: factors of 1.6 and 2.7
 _PSEUDO_COUNT = 0.5  # added to every count, so that an empty bin is not infinitely far
 _MIN_SPREAD = 0.05  # of a column's overall spread, where a regime's own is smaller
 
-_SUMS = "scores", "occupancy", "cells"
+_SUMS = "scores", "occupancy", "cells", "left_out"
 _SUFFIX = ".sums"
 _MAX_FILES = 1024
 _SUM_TOLERANCE = 1e-3
@@ -53,7 +61,7 @@ class ScoreDrift:
     psi_by_chance: float  # its mean if nothing has changed
     mean_now: float | None  # None before the first transaction
     mean_then: float
-    verdict: str
+    verdict: str  # one of VERDICTS, or NOT_JUDGED
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,8 @@ class DriftReport:
     """All drift. `transactions` is an effective count: earlier ones count less and less."""
 
     transactions: float
+    left_out: float  # effective count of those of customers known for less than `min_age_days`
+    min_age_days: float
     verdict: str  # the gravest
     score: ScoreDrift
     regimes: tuple[RegimeDrift, ...]
@@ -101,12 +111,14 @@ class DriftMonitor:
         names: Sequence[str],
         growing: Collection[str] = GROWING,
         *,
+        judges_scores: bool = True,
         half_life: float = 20_000,
     ) -> None:
         """Share sums in `folder` with the model's other processes; None shares nothing.
 
-        `names` are the panel's continuous columns; `growing` ones drift by nature and are not
-        judged. After `half_life` more transactions of its process a transaction counts half.
+        `names` are the panel's continuous columns; `growing` ones are not judged, and scores
+        only if `judges_scores`. After `half_life` more transactions of its process a transaction
+        counts half.
         """
         n_states, n_columns = reference.means.shape
         if len(names) != n_columns:
@@ -115,21 +127,31 @@ class DriftMonitor:
             needs = "it must be a positive number of transactions"
             raise ConfigError(f"half_life is {half_life!r}; {needs}")
         self._names, self._half_life = tuple(names), half_life
+        self._judges_scores = judges_scores
         self._has_verdict = np.array([name not in growing for name in names], bool)
         self._reference, self._shared = reference, SharedSums(folder, reference)
         empty = np.empty((0, n_states)), np.empty((0, n_columns), np.float32), np.empty(0)
-        self.add(*empty)  # compiles
+        self.add(*empty, np.empty(0))  # compiles
 
-    def add(self, beliefs: Array, rows: Array, probabilities: Array) -> None:
-        """Add filtered beliefs [n, K], cells [n, D] (NaN if missing) and scores [n]."""
+    def add(self, beliefs: Array, rows: Array, probabilities: Array, ages_s: Array) -> None:
+        """Add filtered beliefs [n, K], cells [n, D] (NaN if missing), scores [n] and ages [n].
+
+        Ages are as in `Reference.measure`.
+        """
         n, (n_states, n_columns) = len(rows), self._reference.means.shape
-        found = beliefs.shape, rows.shape, probabilities.shape
-        if found != ((n, n_states), (n, n_columns), (n,)):
+        found = beliefs.shape, rows.shape, probabilities.shape, ages_s.shape
+        if found != ((n, n_states), (n, n_columns), (n,), (n,)):
             raise DataError(
-                f"drift takes beliefs [n, {n_states}], cells [n, {n_columns}] and scores [n]; "
-                f"found {found[0]}, {found[1]} and {found[2]}"
+                f"drift takes beliefs [n, {n_states}], cells [n, {n_columns}], scores [n] and "
+                f"ages [n]; found {', '.join(map(str, found))}"
             )
         sums = self._shared.own
+        is_old = ages_s >= self._reference.min_age_s
+        n_old = int(is_old.sum())
+        if n_old < n:
+            beliefs, rows, probabilities = beliefs[is_old], rows[is_old], probabilities[is_old]
+        kept = 0.5 ** (n_old / self._half_life)
+        sums["left_out"] = sums["left_out"] * kept + n - n_old
         add_rows(
             sums["scores"],
             sums["occupancy"],
@@ -138,7 +160,7 @@ class DriftMonitor:
             _as_contiguous(rows, np.float32),
             _as_contiguous(probabilities, np.float64),
             _as_contiguous(self._reference.edges[1:-1], np.float64),
-            0.5 ** (n / self._half_life),
+            kept,
         )
 
     def update_reference(self, reference: Reference) -> bool:
@@ -159,11 +181,26 @@ class DriftMonitor:
         score = _compare_scores(self._reference, sums["scores"])
         regimes = self._compare_regimes(sums, max_features)
         transactions = float(sums["occupancy"].sum())
-        verdicts = [score.verdict, *(regime.verdict for regime in regimes)]
+        verdicts = [regime.verdict for regime in regimes]
+        if self._judges_scores:
+            verdicts.append(score.verdict)
+        else:
+            score = replace(score, verdict=NOT_JUDGED)
         verdicts += [feature.verdict for regime in regimes for feature in regime.features]
         is_enough = transactions >= MIN_TRANSACTIONS
         verdict = max(verdicts, key=VERDICTS.index) if is_enough else TOO_FEW
-        return DriftReport(transactions, verdict, score, regimes)
+        left_out, min_age_days = float(sums["left_out"]), self._reference.min_age_s / DAY
+        return DriftReport(transactions, left_out, min_age_days, verdict, score, regimes)
+
+    @classmethod
+    def watch(cls, detector: Detector, folder: Path | None = None) -> DriftMonitor:
+        """A monitor of a fitted detector's transactions."""
+        plan, calibration = detector.features_.plan, detector.calibration_
+        has_growing = not set(plan.growing).isdisjoint(plan.continuous)
+        is_learnt = isinstance(calibration.ranker, XGBoostRanker | HeadRanker)
+        columns = plan.continuous, plan.growing
+        judges_scores = not (is_learnt and has_growing)
+        return cls(calibration.reference, folder, *columns, judges_scores=judges_scores)
 
     def close(self) -> None:
         """Release the file. The next process takes over its sums."""
@@ -208,18 +245,20 @@ def _compare_scores(reference: Reference, sums: Array) -> ScoreDrift:
     if n == 0:
         return ScoreDrift(0.0, 0.0, None, reference.mean_score, TOO_FEW)
     psi = stability_index(now, then)
-    by_chance = (len(then) - 1) * (1 / n + 1 / float(then.sum()))
+    n_then = float(then.sum())
+    by_chance = (len(then) - 1) * reference.score_effect * (1 / min(n, n_then) + 1 / n_then)
     verdict = TOO_FEW if n < MIN_TRANSACTIONS else _grade(max(psi - by_chance, 0.0), PSI_LIMITS)
     return ScoreDrift(psi, by_chance, float(sums[0]) / n, reference.mean_score, verdict)
 
 
 def _compare_occupancy(reference: Reference, mass: Array) -> tuple[Array, Array]:
     """Return the shift of each regime's log odds [K], and the same in standard errors."""
-    now = mass + _PSEUDO_COUNT
     then = reference.n_rows * reference.occupancy + _PSEUDO_COUNT
+    now = mass * min(reference.n_rows / max(mass.sum(), 1.0), 1.0) + _PSEUDO_COUNT
     others = [np.maximum(counts.sum() - counts, _PSEUDO_COUNT) for counts in (now, then)]
     shift = np.log(now / others[0]) - np.log(then / others[1])
-    return shift, shift / np.sqrt(1 / now + 1 / others[0] + 1 / then + 1 / others[1])
+    variance = 1 / now + 1 / others[0] + 1 / then + 1 / others[1]
+    return shift, shift / np.sqrt(reference.occupancy_effects * variance)
 
 
 def _compare_means(reference: Reference, cells: Array) -> tuple[Array, Array, Array]:
@@ -227,7 +266,8 @@ def _compare_means(reference: Reference, cells: Array) -> tuple[Array, Array, Ar
     means, spreads = compute_moments(*cells)
     unit = np.maximum(reference.spreads, _MIN_SPREAD * _overall_spread(reference))
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.sqrt((np.maximum(spreads, unit) / unit) ** 2 / cells[0] + 1 / reference.mass)
+        now = (np.maximum(spreads, unit) / unit) ** 2 / np.minimum(cells[0], reference.mass)
+        errors = np.sqrt(reference.effects * (now + 1 / reference.mass))
     return means, (means - reference.means) / unit, errors
 
 
@@ -248,7 +288,8 @@ def _grade(shift: float, limits: tuple[float, float], z: float = np.inf) -> str:
 
 def _digest_reference(reference: Reference) -> Array:
     """Return digests of features and scores [2]: sums with the same digest can be added."""
-    features = reference.means, reference.spreads, reference.mass, reference.occupancy
+    age = np.array(reference.min_age_s)
+    features = reference.means, reference.spreads, reference.mass, reference.occupancy, age
     digests = b""
     for arrays in (features, (reference.edges, reference.counts)):
         parts = [str(array.shape).encode() + array.tobytes() for array in arrays]
@@ -310,6 +351,7 @@ class SharedSums:
             ("scores", np.float64, (1 + MAX_SCORE_BINS,)),  # their sum, then counts by bin
             ("occupancy", np.float64, (n_states,)),
             ("cells", np.float64, (3, n_states, n_columns)),  # mass, sums, sums of squares
+            ("left_out", np.float64, ()),
         ]
         self.own: Array = np.zeros((), fields)
         self.own["digests"] = _digest_reference(reference)

@@ -74,6 +74,7 @@ class FilterSteps(NamedTuple):
     causes: Array | None = None  # [N, C]; None without two-sided chains
     rows: Sequence[TransactionRow] = ()  # [N] as given; only reasons need them
     gaps_s: Array | None = None  # [N] as in `BeliefPath`
+    ages_s: Array | None = None  # [N] as in `CalibrationRows`; only drift needs them
 
     @property
     def path(self) -> BeliefPath:
@@ -119,7 +120,7 @@ class LiveScorer:
         links = np.full((len(rows), 1 + n_counterparties), -1) if previous is None else previous
         n_seen, stored, is_known, episodes, own_times, records = self._unpack(states)
         stepped_features = self.features.step_batch(records, rows, labels, links)
-        after, cells, codes, causes, last_times = stepped_features
+        after, cells, codes, causes, last_times, first_times = stepped_features
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
         times, gaps_s = np.array([row.time for row in rows]), None
         if self.model.transitions == "continuous":
@@ -135,7 +136,8 @@ class LiveScorer:
             known = episodes, is_known, customers, times
             scores = advance_episodes(*known, scores, chain.rates)
         packed = self._pack(stepped[2], n_seen, episodes, own_times, after)
-        return steps._replace(states=packed, ranker_scores=scores)
+        ages_s = np.zeros(len(rows)) if first_times is None else times - first_times
+        return steps._replace(states=packed, ranker_scores=scores, ages_s=ages_s)
 
     def score_steps(
         self,

@@ -97,6 +97,4 @@ class ModelRegistry:
         if self._settings.metrics_dir:
             digest = f"{detector.digest_}-{zlib.crc32(reference.means.tobytes()):08x}"
             folder = Path(self._settings.metrics_dir) / digest
-        plan = detector.features_.plan
-        drift = DriftMonitor(reference, folder, plan.continuous, plan.growing)
-        return ServedModel(detector, decoder, drift)
+        return ServedModel(detector, decoder, DriftMonitor.watch(detector, folder))

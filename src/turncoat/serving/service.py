@@ -112,7 +112,8 @@ class Service:
         for steps, group in itertools.groupby(scored, attrgetter("steps")):
             own = list(group)
             rows, probabilities = [each.row for each in own], [each.probability for each in own]
-            model.drift.add(steps.beliefs[rows], steps.continuous[rows], np.array(probabilities))
+            cells, ages_s = steps.continuous[rows], np.asarray(steps.ages_s)[rows]
+            model.drift.add(steps.beliefs[rows], cells, np.array(probabilities), ages_s)
         return found
 
     @contextlib.contextmanager
