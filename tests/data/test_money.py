@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from turncoat.data.inference import infer_schema
 from turncoat.data.json_rows import RowDecoder, list_fields
-from turncoat.data.money import RateTable, convert_row, invert_row
+from turncoat.data.money import RateTable, convert_row, to_minor_units
 from turncoat.data.parsing import parse_row
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
@@ -73,22 +73,21 @@ def test_live_rows_are_converted_as_files_are():
         body = msgspec.json.encode(row)
         np.testing.assert_array_equal(decoder.decode(body).row.numbers, numbers)
     fields = list(list_fields(found, np.arange(found.n_rows)))
-    assert [one.get("paid") for one in fields] == [1999.0] * 6 + [None, None]
+    assert [one.get("paid") for one in fields] == [1999.0] * 7 + [None]
     for one, numbers in zip(fields, expected, strict=True):
         np.testing.assert_array_equal(parse_row(SCHEMA, one).numbers, numbers)
 
 
 @given(
-    st.floats(-1e9, 1e9) | st.integers(0, 10**9).map(float),
-    st.floats(1e-4, 1e4),
-    st.sampled_from(["EUR", "JPY", "KWD"]),
+    st.floats(-1e9, 1e9) | st.integers(0, 10**9).map(float), st.sampled_from(["EUR", "JPY", "KWD"])
 )
 @settings(deadline=None, max_examples=300)
-def test_amounts_read_back_exactly(paid, rate, currency):
-    schema = replace(SCHEMA, rates=RateTable.from_table({currency: rate}))
-    converted = convert_row(schema, np.array([paid, 1.0, 2.0]), currency, 0.0)
-    inverted = invert_row(schema, converted, currency, 0.0)
-    again = convert_row(schema, inverted, currency, 0.0)
+def test_amounts_read_back_exactly(paid, currency):
+    converted, original = convert_row(SCHEMA, np.array([paid, 1.0, 2.0]), currency, 0.0)
+    minor = to_minor_units(original.numbers[0], currency)
+    if paid == round(paid):
+        assert minor == paid
+    again, _ = convert_row(SCHEMA, np.array([minor, 1.0, 2.0]), currency, 0.0)
     np.testing.assert_array_equal(again, converted)
 
 
