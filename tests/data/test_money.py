@@ -19,6 +19,7 @@ from turncoat.data.parsing import parse_row
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.data.schema_file import load_schema, write_schema
+from turncoat.data.transactions import add_history
 from turncoat.errors import ConfigError, DataError
 
 DAY = 86400
@@ -76,6 +77,24 @@ def test_live_rows_are_converted_as_files_are():
     assert [one.get("paid") for one in fields] == [1999.0] * 7 + [None]
     for one, numbers in zip(fields, expected, strict=True):
         np.testing.assert_array_equal(parse_row(SCHEMA, one).numbers, numbers)
+
+
+def test_money_is_kept_in_its_own_currency_with_history_and_live():
+    current, earlier = read(FRAME[3:], SCHEMA), read(FRAME[:4], SCHEMA)
+    for found, row in zip(
+        add_history(current, earlier)[0].take(np.arange(1, 8)).list_rows(),
+        FRAME[1:].iter_rows(named=True),
+        strict=True,
+    ):
+        live = parse_row(SCHEMA, row)
+        assert found.original.currency == live.original.currency == row["ccy"].strip().upper()
+        digits = {"JPY": 0, "KWD": 3}.get(found.original.currency, 2)
+        paid = math.nan if row["paid"] is None else row["paid"] / 10**digits
+        for one in (found, live):
+            np.testing.assert_array_equal(one.original.numbers, [paid, 1.0, 40.0])
+    plain = replace(SCHEMA, currency=None, rates=None, money=())
+    assert read(FRAME, plain).list_rows()[0].original is None
+    assert parse_row(plain, FRAME.row(0, named=True)).original is None
 
 
 @given(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -23,6 +25,7 @@ from tests.features.sample_data import DAY, STEP
 from tests.scoring.chains import AMOUNT, chains_detector, payments
 from tests.scoring.detectors import model_of, time_split
 from turncoat import Detector
+from turncoat.cli import main
 from turncoat.data import Schema, read, read_for_scoring
 from turncoat.data.json_rows import RowDecoder, list_fields
 from turncoat.data.money import RateTable
@@ -333,7 +336,7 @@ def test_money_is_shown_as_given_in_files_and_live(
     row = {"ref": 0, "card": "a", "at": START, "paid": float(paid), "fee": fee, "ccy": currency}
     other = {**row, "ref": 1, "at": START + 1, "ccy": "EUR"}
     data = read(pl.DataFrame([row, other]), schema)
-    sent = next(list_fields(data, np.arange(1)))
+    sent = {"ref": 0, **next(list_fields(data, np.arange(1)))}
     rows = [data.list_rows()[0], parse_row(schema, row), parse_row(schema, sent)]
     rows.append(RowDecoder(schema).decode(msgspec.json.encode(sent)).row)
     for one in rows:
@@ -371,6 +374,27 @@ def test_live_reasons_have_the_texts_of_a_file() -> None:
 
 
 # ---- causes of fraud
+
+
+def test_causes_compare_amounts_in_their_own_currency() -> None:
+    data = read(make_file(), SCHEMA)
+    features = Features(min_count=4, label_delay_days=1.0)
+    made = Detector(features, model_of("expected-log", 2), kind="chains")
+    made.fit(data, time_split(data))
+    paid = {str(row["ref"]): row for row in make_file().iter_rows(named=True)}
+    currencies = set()
+    for one in made.explain_rows(data, np.arange(data.n_rows)):
+        row = paid[one.id]
+        (text,) = [reason.text for reason in one.score.reasons if reason.source == "customer"]
+        found = re.match(r"amount (\w+) (\S+), (\S+)× .* \(about (\w+) ([\d.,]+)\)", text)
+        if found is None:  # another column, or nothing usual
+            assert not text.startswith("amount ")
+            continue
+        assert found[1] == found[4] == row["ccy"]
+        assert parse(found[2]) == row["paid"]
+        assert parse(found[3]) * parse(found[5]) == pytest.approx(row["paid"], rel=0.056)
+        currencies.add(found[1])
+    assert currencies == {"EUR", "SEK", "JPY"}
 
 
 @cache
@@ -411,24 +435,35 @@ def test_the_customers_reason_counts_what_the_file_has(place: int) -> None:
         assert 1 <= int(unusual[1] or 1) <= min(5, len(own))
 
 
+def run_command(command: str, monkeypatch: Any, capsys: Any) -> str:
+    """What `turncoat` prints."""
+    monkeypatch.setattr(sys, "argv", ["turncoat", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return str(capsys.readouterr().out)
+
+
 def test_the_command_prints_the_same_facts(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """A line of `turncoat explain` has the facts of the header, in the same words."""
-    import sys
-
-    from turncoat.cli import main
-
     make_file().write_parquet(tmp_path / "data.parquet")
     fitted().save(tmp_path / "detector")
     monkeypatch.chdir(tmp_path)
-    argv = ["turncoat", "explain", "detector", "data.parquet", "--customer", "c1", "--last", "0"]
-    monkeypatch.setattr(sys, "argv", argv)
-    with pytest.raises(SystemExit):
-        main()
-    shown = capsys.readouterr().out
+    shown, as_json = (
+        run_command(f"explain detector data.parquet --customer c1 {more}", monkeypatch, capsys)
+        for more in ("--last 0", "--json")
+    )
+    run_command("explain detector data.parquet --top 9 --html top.html", monkeypatch, capsys)
+    page = (tmp_path / "top.html").read_text()
+    assert len(re.findall(r"\b(?:EUR|SEK|JPY) [\d,.]+", page)) >= 9
+    explained = {one["id"]: one for one in json.loads(as_json)["explanations"]}
     data = read(make_file(), SCHEMA)
     rows = np.flatnonzero(data.keys[data.customer_codes] == "c1")
     for one in fitted().explain_rows(data, rows):
         low, high = one.score.interval
+        row = make_file().row(int(one.id), named=True)
+        about = explained[one.id]
+        assert (about["currency"], about["amount"]) == (row["ccy"], row["paid"])
         assert f"\n{one.id}  {'  '.join(one.list_facts())}\n" in shown
         text = f"P(fraud) {one.score.probability:.1%} ({low:.1%} to {high:.1%})"
         assert text in shown
