@@ -110,7 +110,8 @@ def test_moments_read_back_in_every_zone(seconds: float, zone: Any) -> None:
     moment, name = parse_moment(Clock(zone).format_moment(seconds))
     assert moment == expected.replace(second=0, microsecond=0, tzinfo=None)
     assert name == expected.tzname()
-    assert datetime.fromisoformat(str(Clock(zone).format_iso(seconds))) == expected
+    iso = datetime.fromisoformat(str(Clock(zone).format_iso(seconds)))
+    assert iso.timestamp() == expected.timestamp()  # unequal objects where clocks are set back
 
 
 @given(st.floats(1e9, 3e9), st.integers(0, 400), st.floats(0, 1), zones)
@@ -256,7 +257,7 @@ def test_headers_and_reasons_say_what_the_file_says(rows: list[dict[str, Any]], 
         # the header
         local, zone = parse_moment(one.facts["time"])
         assert (local, zone) == (moment.replace(second=0, tzinfo=None), moment.tzname())
-        assert datetime.fromisoformat(str(one.time)) == moment
+        assert datetime.fromisoformat(str(one.time)).timestamp() == row["at"]
         assert one.currency == row["ccy"]
         if row["ccy"] is None:
             assert one.amount is None
