@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.scoring.chains import AMOUNT, payments
+from turncoat.data.money import OriginalMoney, RateTable
 from turncoat.features import Features
 from turncoat.scoring.cause_texts import (
     TransactionDescriber,
@@ -91,6 +93,11 @@ def test_a_new_customer_has_no_usual_of_their_own() -> None:
     assert text == "DISTANCE 240, 6× usual for a new customer (about 40)"
 
 
+def test_the_usual_is_in_the_currency_of_the_amount() -> None:
+    text = make_unusual(6.0)._replace(text="SEK 240", currency="SEK").describe()
+    assert text == "amount SEK 240, 6× this customer's own usual (about SEK 40)"
+
+
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
@@ -132,8 +139,13 @@ def test_every_time_that_can_be_read_has_a_date(today: float) -> None:
     assert " there since " in describe_compromise("shop 7", Clock(), today, 0.96, 3, 700)
 
 
-def describe_amounts(points: list[float], edges: list[float], amounts: list[float]) -> list[str]:
-    """Texts for transactions with these amounts, by a scorecard of the amount alone."""
+def describe_amounts(
+    points: list[float], edges: list[float], amounts: list[float], currency: str | None = None
+) -> list[str]:
+    """Texts for transactions with these amounts, by a scorecard of the amount alone.
+
+    With a currency they were ten times as many before a conversion.
+    """
     transactions = payments().transactions
     features = Features(min_count=4).fit(transactions)
     column = features.plan.continuous.index(AMOUNT)
@@ -145,11 +157,17 @@ def describe_amounts(points: list[float], edges: list[float], amounts: list[floa
     starts = np.array([0, len(edges)]), np.array([0, len(edges) + 2])
     cuts = np.interp(edges, *scale)
     card = Scorecard(np.array([column]), cuts, *starts, np.array(points), -4.0)
-    describer = TransactionDescriber(FeatureDescriber(features.plan), card)
+    plan = features.plan
+    if currency is not None:
+        rates = RateTable.from_table({"EUR": 1.0, currency: 0.1})
+        plan = replace(plan, schema=replace(plan.schema, currency="ccy", rates=rates))
+    describer = TransactionDescriber(FeatureDescriber(plan), card)
     given = transactions.take(np.arange(len(amounts))).list_rows()
     paid = transactions.schema.continuous.index(AMOUNT)
     for row, amount in zip(given, amounts, strict=True):
         row.numbers[paid] = amount
+    if currency is not None:
+        given = [row._replace(original=OriginalMoney(currency, 10 * row.numbers)) for row in given]
     rows = map(DescribedRow, continuous, categorical[: len(amounts)], given)
     return describer.describe(list(rows))
 
@@ -163,6 +181,11 @@ def test_a_bin_is_told_in_the_units_of_the_file() -> None:
         "amount missing: +1.0",
     ]
     assert describe_amounts([0.0, 2.0], [], [60.0]) == ["amount 60: +2.0"]
+    assert describe_amounts(points, edges, [300.0, 60.0, 5.0], "SEK") == [
+        "amount SEK 3,000 (above 2,200): +3.1",
+        "amount SEK 600 (500 to 2,200): +0.6",
+        "amount SEK 50 (up to 500): -0.7",
+    ]
 
 
 def test_neighbours_with_about_the_same_points_belong_to_the_range() -> None:

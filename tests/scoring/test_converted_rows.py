@@ -14,6 +14,7 @@ from turncoat.data import Schema, read, splits
 from turncoat.data.money import RateTable
 from turncoat.features import Features
 from turncoat.scoring import DetectorState
+from turncoat.scoring.formatting import format_amount
 from turncoat.serving.decoding import TransactionDecoder
 
 RATES = {"EUR": 1.0, "SEK": {"2024-01-01": 0.09, "2024-02-01": 0.085}, "JPY": 0.006}
@@ -94,5 +95,9 @@ def test_mixed_currencies_score_as_one_currency_and_live_as_batch() -> None:
     assert decoder.example["ccy"] == "EUR"
     sent = decoder.decode(msgspec.json.encode(decoder.example)).row
     assert 100 * sent.numbers[0] == pytest.approx(decoder.example["paid"])
-    reasons = detector.explain(mixed, customer=mixed.keys[1])[-1][1].reasons
-    assert any("EUR" in reason.text for reason in reasons)
+    for one in detector.explain_rows(mixed, np.arange(0, 900, 50)):
+        row = payments.row(int(one.id), named=True)
+        assert one.amount == row["paid"] / (1 if row["ccy"] == "JPY" else 100)
+        shown = f"{row['ccy']} {format_amount(one.amount)}"
+        assert one.facts["amount"] == shown
+        assert any(f"amount {shown}" in reason.text for reason in one.score.reasons)

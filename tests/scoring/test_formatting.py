@@ -55,7 +55,7 @@ def test_a_number_keeps_all_its_digits(value: float) -> None:
 )
 def test_amounts_are_shown_as_given(value: float, text: str) -> None:
     assert format_amount(value) == text
-    assert format_amount(value, "EUR") == f"{text} EUR"
+    assert format_amount(value, "EUR") == f"EUR {text}"
 
 
 @pytest.mark.parametrize(
@@ -225,4 +225,4 @@ def test_amounts_have_the_currency_of_their_column() -> None:
     row = frame.row(7, named=True)
     _, score = made.score_one(None, row, n_reasons=EVERY)
     texts = {reason.source: reason.text for reason in score.reasons}
-    assert texts["amount"] == f"amount {format_amount(row['paid'])} {row['TX_CURRENCY']}"
+    assert texts["amount"] == f"amount {row['TX_CURRENCY']} {format_amount(row['paid'])}"

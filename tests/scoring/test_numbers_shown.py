@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import cache
@@ -11,25 +14,37 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.features.sample_data import DAY, STEP
 from tests.scoring.chains import AMOUNT, chains_detector, payments
 from tests.scoring.detectors import model_of, time_split
 from turncoat import Detector
+from turncoat.cli import main
 from turncoat.data import Schema, read, read_for_scoring
+from turncoat.data.json_rows import RowDecoder, list_fields
 from turncoat.data.money import RateTable
+from turncoat.data.parsing import parse_row
 from turncoat.features import Features
+from turncoat.scoring import DetectorState
 from turncoat.scoring.cause_texts import describe_compromise
+from turncoat.scoring.descriptions import Values
 from turncoat.scoring.formatting import Clock, format_rounded, format_times
 
 OSLO = ZoneInfo("Europe/Oslo")
 START = datetime(2024, 2, 1, tzinfo=UTC).timestamp()
-RATES = {"EUR": 1.0, "SEK": 0.088, "JPY": 0.0061}
+MAY = datetime(2024, 5, 1, tzinfo=UTC).timestamp()
+RATES = {
+    "EUR": 1.0,
+    "SEK": {"2024-01-01": 0.088, "2024-05-01": 0.0912345},
+    "JPY": 0.0061,
+    "KWD": 3.0,
+}
 SCHEMA = Schema(
     customer=("card",),
     time="at",
@@ -95,7 +110,8 @@ def test_moments_read_back_in_every_zone(seconds: float, zone: Any) -> None:
     moment, name = parse_moment(Clock(zone).format_moment(seconds))
     assert moment == expected.replace(second=0, microsecond=0, tzinfo=None)
     assert name == expected.tzname()
-    assert datetime.fromisoformat(str(Clock(zone).format_iso(seconds))) == expected
+    iso = datetime.fromisoformat(str(Clock(zone).format_iso(seconds)))
+    assert iso.timestamp() == expected.timestamp()  # unequal objects where clocks are set back
 
 
 @given(st.floats(1e9, 3e9), st.integers(0, 400), st.floats(0, 1), zones)
@@ -123,7 +139,7 @@ def test_dates_of_known_frauds_are_local(now: float, n_steps: int, part: float, 
 
 def make_file(n: int = 400, seed: int = 0) -> pl.DataFrame:
     rng = np.random.default_rng(seed)
-    currencies = np.array(list(RATES))[rng.integers(3, size=n)]
+    currencies = np.array(["EUR", "SEK", "JPY"])[rng.integers(3, size=n)]
     fraud = rng.random(n) < 0.15
     return pl.DataFrame(
         {
@@ -153,8 +169,8 @@ drawn_rows = st.lists(
         {
             "card": st.sampled_from(["a", "b"]),
             "gap": st.integers(0, 4 * 86400),
-            "paid": cents,
-            "ccy": st.sampled_from(list(RATES)),
+            "paid": cents | st.floats(0.01, 1e6),
+            "ccy": st.sampled_from(["EUR", "SEK", "JPY", "NOK", None]),  # no rate of NOK
             "age": st.one_of(st.none(), st.integers(18, 90).map(float)),
             "device": st.sampled_from(["phone", "tablet", "東京 [b]"]),
             "shop": st.one_of(st.none(), st.sampled_from(["s1", "new shop"])),
@@ -166,23 +182,33 @@ drawn_rows = st.lists(
 )
 
 
-def to_euros(row: dict[str, Any]) -> Decimal:
-    return Decimal(str(row["paid"])) * Decimal(str(RATES[row["ccy"]]))
+def find_rate(row: dict[str, Any]) -> float:
+    if row["ccy"] == "SEK":
+        return 0.0912345 if row["at"] >= MAY else 0.088
+    return {"EUR": 1.0, "JPY": 0.0061}.get(row["ccy"], math.nan)
+
+
+def to_euros(row: dict[str, Any]) -> float:
+    return row["paid"] * find_rate(row)
 
 
 def mean_size(rows: list[dict[str, Any]]) -> float:
-    return math.expm1(math.fsum(math.log1p(float(to_euros(one))) for one in rows) / len(rows))
+    """The mean in euros, on a logarithmic scale, of rows that have a rate; 0 without any."""
+    logs = [math.log1p(to_euros(one)) for one in rows if not math.isnan(to_euros(one))]
+    return math.expm1(math.fsum(logs) / len(logs)) if logs else 0.0
 
 
 def check_comparison(text: str, whose: str, row: dict[str, Any], others: list[Any]) -> bool:
-    """Check `5.1× the usual there (about 12)` against the mean of the others, if it is told."""
-    found = re.search(rf", ((?:over |less than )?\S+×) {whose} \(about (\S+)\)", text)
+    """Check `5.1× the usual there (about SEK 12)` against the mean of the others, if it is told."""
+    found = re.search(rf", ((?:over |less than )?\S+×) {whose} \(about (\w+) (\S+)\)", text)
     if found is None:
+        assert whose not in text
         return False
     usual = mean_size(others)
-    assert parse(found[2]) == pytest.approx(usual, rel=6e-3)
+    assert found[2] == row["ccy"]
+    assert parse(found[3]) == pytest.approx(usual / find_rate(row), rel=6e-3)
     if found[1][0].isdigit():
-        parse_times(found[1], float(to_euros(row)) / usual)
+        parse_times(found[1], to_euros(row) / usual)
     return True
 
 
@@ -218,22 +244,28 @@ def test_headers_and_reasons_say_what_the_file_says(rows: list[dict[str, Any]], 
         {**row, "ref": ref, "at": float(time)}
         for ref, (row, time) in enumerate(zip(rows, times, strict=True))
     ]
-    types = {"age": pl.Float64, "shop": pl.String, "fraud": pl.Int64}
+    assume(any(row["ccy"] in RATES for row in rows))
+    types = {"age": pl.Float64, "shop": pl.String, "fraud": pl.Int64, "ccy": pl.String}
     data = read_for_scoring(pl.DataFrame(rows, schema_overrides=types), SCHEMA)
     explained = fitted().explain_rows(data, np.arange(data.n_rows))
     assert len(explained) == len(rows)
     for one in explained:
         row = rows[int(one.id)]
         before = rows[: int(one.id)]
-        euros = to_euros(row)
+        has_rate = row["ccy"] in RATES
         moment = datetime.fromtimestamp(row["at"], OSLO)
         # the header
         local, zone = parse_moment(one.facts["time"])
         assert (local, zone) == (moment.replace(second=0, tzinfo=None), moment.tzname())
-        assert datetime.fromisoformat(str(one.time)) == moment
-        amount, currency = one.facts["amount"].split()
-        assert currency == "EUR"
-        assert parse(amount) == float(f"{euros:.12g}") == one.amount
+        assert datetime.fromisoformat(str(one.time)).timestamp() == row["at"]
+        assert one.currency == row["ccy"]
+        if row["ccy"] is None:
+            assert one.amount is None
+            assert "amount" not in one.facts
+        else:
+            currency, amount = one.facts["amount"].split()
+            assert currency == row["ccy"]
+            assert parse(amount) == one.amount == row["paid"]
         assert one.facts.get("shop") == row["shop"]
         label = {None: None, 0: "genuine", 1: "fraud"}[row["fraud"]]
         assert one.facts.get("known label") == label
@@ -242,13 +274,18 @@ def test_headers_and_reasons_say_what_the_file_says(rows: list[dict[str, Any]], 
         own = [other for other in before if other["card"] == row["card"]]
         assert one.score.n_seen == len(own) + 1
         told = {reason.source: reason.text for reason in one.score.reasons}
-        assert told["amount"].startswith(f"amount {one.facts['amount']}")
+        shown, *more = told["amount"].partition(" without a rate")
+        assert any(more) != has_rate
+        shown = shown.split(", ")[0].removeprefix("amount ")
+        assert shown == one.facts.get("amount", shown)
+        assert parse(shown.split()[-1]) == row["paid"]
         is_told = check_comparison(told["amount"], "this customer's usual", row, own)
-        usual = mean_size(own) if own else 0.0
+        usual = mean_size(own) if has_rate else 0.0
         assert is_told == (usual >= 1e-3) or usual == pytest.approx(1e-3, rel=0.01)
         assert told["hour"].startswith(f"at {moment:%H:%M} {moment.tzname()}")
         assert told["weekday"].partition(",")[0] == f"{moment:%A}"
-        assert told["missing fields"].startswith("1 " if row["age"] is None else "0 ")
+        n_missing = (row["age"] is None) + (not has_rate)
+        assert told["missing fields"].startswith(f"{n_missing} ")
         assert told["device"].partition(",")[0] == f"device {row['device']}"
         if row["shop"] is None:
             assert told["shop"].startswith("shop missing")
@@ -256,9 +293,8 @@ def test_headers_and_reasons_say_what_the_file_says(rows: list[dict[str, Any]], 
         there = [other for other in before if other["shop"] == row["shop"]]
         assert told["shop"].startswith(f"shop {row['shop']}")
         is_told = check_comparison(told["shop"], "the usual there", row, there)
-        ratio = float(euros) / mean_size(there) if there else 1.0
-        is_tiny = bool(there) and mean_size(there) < 1.01e-3
-        assert is_told or is_tiny or 0.499 < ratio < 2.001
+        usual = mean_size(there) if has_rate else 0.0
+        assert is_told or usual < 1.01e-3 or 0.499 < to_euros(row) / usual < 2.001
         run = count_run(row, there)
         claimed = re.search(r", the last (\w+) known (?:was|were) fraud", told["shop"])
         if claimed is not None:
@@ -271,7 +307,95 @@ def test_headers_and_reasons_say_what_the_file_says(rows: list[dict[str, Any]], 
         assert rate is None or float(rate[1]) == pytest.approx(100 * expected, abs=0.0501)
 
 
+MONEY = Schema(
+    customer=("card",),
+    time="at",
+    continuous=("paid", "fee"),
+    amount="paid",
+    minor_units=("paid",),
+    money=("fee",),
+    currency="ccy",
+    rates=RateTable.from_table(RATES),
+    id="ref",
+)
+DIGITS = {"EUR": 2, "SEK": 2, "JPY": 0, "KWD": 3, "NOK": 2}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(-(10**15) + 1, 10**15 - 1),
+    st.floats(-1e9, 1e9),
+    st.sampled_from(list(DIGITS)),
+    st.floats(1e-4, 1e4),
+)
+def test_money_is_shown_as_given_in_files_and_live(
+    paid: int, fee: float, currency: str, rate: float
+) -> None:
+    """Minor units become units, and the rate changes no digit: in files, live and in a replay."""
+    rates = RATES | ({} if currency == "NOK" else {currency: rate})
+    schema = replace(MONEY, rates=RateTable.from_table(rates))
+    row = {"ref": 0, "card": "a", "at": START, "paid": float(paid), "fee": fee, "ccy": currency}
+    other = {**row, "ref": 1, "at": START + 1, "ccy": "EUR"}
+    data = read(pl.DataFrame([row, other]), schema)
+    sent = {"ref": 0, **next(list_fields(data, np.arange(1)))}
+    rows = [data.list_rows()[0], parse_row(schema, row), parse_row(schema, sent)]
+    rows.append(RowDecoder(schema).decode(msgspec.json.encode(sent)).row)
+    for one in rows:
+        values = Values(schema)
+        without = " without a rate" if currency == "NOK" else ""
+        for column, expected in (
+            ("paid", Decimal(paid).scaleb(-DIGITS[currency])),
+            ("fee", Decimal(repr(fee))),
+        ):
+            shown = values.format(one, column)
+            assert shown.startswith(f"{currency} ")
+            assert shown.endswith(without)
+            number = shown.removeprefix(currency).removesuffix(without)
+            assert Decimal(number.strip().replace(",", "")) == expected
+        np.testing.assert_array_equal(one.numbers, rows[0].numbers)
+
+
+def test_live_reasons_have_the_texts_of_a_file() -> None:
+    """The amount, its currency and the usual are the same text, whether sent or read."""
+    frame = make_file().with_columns(fraud=pl.lit(None, pl.Int64))
+    data = read_for_scoring(frame, SCHEMA)
+    explained = {one.id: one for one in fitted().explain_rows(data, np.arange(data.n_rows))}
+    cards: dict[str, Any] = {}
+    shops: dict[str, Any] = {}
+    for row in frame.drop("fraud").head(60).iter_rows(named=True):
+        state = DetectorState(cards.get(row["card"]), (shops.get(row["shop"]),))
+        state, score = fitted().score_one(state, row, n_reasons=99)
+        cards[row["card"]], (shops[row["shop"]],) = state
+        live, batch = (
+            {reason.source: reason.text for reason in reasons}["amount"]
+            for reasons in (score.reasons, explained[str(row["ref"])].score.reasons)
+        )
+        assert live == batch
+        assert live.startswith(f"amount {row['ccy']} ")
+
+
 # ---- causes of fraud
+
+
+def test_causes_compare_amounts_in_their_own_currency() -> None:
+    data = read(make_file(), SCHEMA)
+    features = Features(min_count=4, label_delay_days=1.0)
+    made = Detector(features, model_of("expected-log", 2), kind="chains")
+    made.fit(data, time_split(data))
+    paid = {str(row["ref"]): row for row in make_file().iter_rows(named=True)}
+    currencies = set()
+    for one in made.explain_rows(data, np.arange(data.n_rows)):
+        row = paid[one.id]
+        (text,) = [reason.text for reason in one.score.reasons if reason.source == "customer"]
+        found = re.match(r"amount (\w+) (\S+), (\S+)× .* \(about (\w+) ([\d.,]+)\)", text)
+        if found is None:  # another column, or nothing usual
+            assert not text.startswith("amount ")
+            continue
+        assert found[1] == found[4] == row["ccy"]
+        assert parse(found[2]) == row["paid"]
+        assert parse(found[3]) * parse(found[5]) == pytest.approx(row["paid"], rel=0.056)
+        currencies.add(found[1])
+    assert currencies == {"EUR", "SEK", "JPY"}
 
 
 @cache
@@ -312,24 +436,35 @@ def test_the_customers_reason_counts_what_the_file_has(place: int) -> None:
         assert 1 <= int(unusual[1] or 1) <= min(5, len(own))
 
 
+def run_command(command: str, monkeypatch: Any, capsys: Any) -> str:
+    """What `turncoat` prints."""
+    monkeypatch.setattr(sys, "argv", ["turncoat", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return str(capsys.readouterr().out)
+
+
 def test_the_command_prints_the_same_facts(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """A line of `turncoat explain` has the facts of the header, in the same words."""
-    import sys
-
-    from turncoat.cli import main
-
     make_file().write_parquet(tmp_path / "data.parquet")
     fitted().save(tmp_path / "detector")
     monkeypatch.chdir(tmp_path)
-    argv = ["turncoat", "explain", "detector", "data.parquet", "--customer", "c1", "--last", "0"]
-    monkeypatch.setattr(sys, "argv", argv)
-    with pytest.raises(SystemExit):
-        main()
-    shown = capsys.readouterr().out
+    shown, as_json = (
+        run_command(f"explain detector data.parquet --customer c1 {more}", monkeypatch, capsys)
+        for more in ("--last 0", "--json")
+    )
+    run_command("explain detector data.parquet --top 9 --html top.html", monkeypatch, capsys)
+    page = (tmp_path / "top.html").read_text()
+    assert len(re.findall(r"\b(?:EUR|SEK|JPY) [\d,.]+", page)) >= 9
+    explained = {one["id"]: one for one in json.loads(as_json)["explanations"]}
     data = read(make_file(), SCHEMA)
     rows = np.flatnonzero(data.keys[data.customer_codes] == "c1")
     for one in fitted().explain_rows(data, rows):
         low, high = one.score.interval
+        row = make_file().row(int(one.id), named=True)
+        about = explained[one.id]
+        assert (about["currency"], about["amount"]) == (row["ccy"], row["paid"])
         assert f"\n{one.id}  {'  '.join(one.list_facts())}\n" in shown
         text = f"P(fraud) {one.score.probability:.1%} ({low:.1%} to {high:.1%})"
         assert text in shown

@@ -13,7 +13,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.categories import normalize_category
-from turncoat.data.money import convert_row, invert_row
+from turncoat.data.money import convert_row, to_minor_units
 from turncoat.data.parsing import (
     TransactionRow,
     pack_numbers,
@@ -101,12 +101,13 @@ class RowDecoder:
         numbers = pack_numbers(len(cells), cells)
         if numbers is None:  # some are null
             numbers = np.array([math.nan if cell is None else cell for cell in cells], np.float64)
+        original = None
         if schema.converts_money:
             currency = None if self._currency is None else values[self._currency]
-            numbers = convert_row(schema, numbers, currency, time)
+            numbers, original = convert_row(schema, numbers, currency, time)
         texts = self._names(values), self._habits(values)
         offset = parse_utc_offset(schema, about, time)
-        row = TransactionRow(time, numbers, *texts, counterparties, offset)
+        row = TransactionRow(time, numbers, *texts, counterparties, offset, original)
         return DecodedRow(str(values[self._id]), customer, row, sent_time, decoded)
 
     def encode(self, fields: Any, customer: str) -> bytes:
@@ -123,13 +124,15 @@ def list_fields(transactions: Transactions, rows: Array) -> Iterator[dict[str, A
     the file, before conversion.
     """
     schema, places = transactions.schema, transactions.file_rows[rows]
-    columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
+    numbers = {**transactions.numbers, **transactions.original_money}
+    columns = {name: values[places].tolist() for name, values in numbers.items()}
     for name, category in transactions.categories.items():
         texts = (*category.values, None)
         columns[name] = [texts[code] for code in category.codes[places].tolist()]
     times = transactions.times[rows].tolist()
-    if schema.converts_money:
-        _invert_money(schema, columns, times)
+    currencies = columns.get(schema.currency or "", [None] * len(times))
+    for name in schema.minor_units:
+        columns[name] = list(map(to_minor_units, columns[name], currencies))
     written: list[Any] = [invert_time(schema, time) for time in times]
     if schema.time_zone_column == schema.time and transactions.utc_offsets is not None:
         offsets = transactions.utc_offsets[rows].tolist()
@@ -144,16 +147,6 @@ def _write_time(seconds: float, utc_offset: float) -> str:
     """A time with its offset, as ISO text."""
     zone = timezone(timedelta(seconds=utc_offset))
     return (_EPOCH + timedelta(seconds=seconds)).astimezone(zone).isoformat()
-
-
-def _invert_money(schema: Schema, columns: dict[str, list[Any]], times: list[float]) -> None:
-    """Replace converted amounts by those of the file."""
-    currencies = columns.get(schema.currency or "", [None] * len(times))
-    cells = np.array([columns[name] for name in schema.continuous]).T
-    pairs = zip(cells, currencies, times, strict=True)
-    inverted = np.array([invert_row(schema, *about) for about in pairs])
-    for place in {*schema.money_places, *schema.minor_unit_places}:
-        columns[schema.continuous[place]] = inverted[:, place].tolist()
 
 
 def invert_time(schema: Schema, seconds: float) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -142,12 +142,20 @@ def minor_units_in(currency: str | None) -> float:
     return 10.0 ** _MINOR_DIGITS.get(currency or "", 2)
 
 
+class OriginalMoney(NamedTuple):
+    """A row before its money became the common currency."""
+
+    currency: str | None  # None is missing
+    numbers: Array  # [continuous columns] float64; money is in units of `currency`
+
+
 def convert_columns(
     schema: Schema, numbers: dict[str, Array], currencies: CategoryColumn | None, times: Array
-) -> Array | None:
+) -> tuple[Array | None, dict[str, Array]]:
     """Convert the columns of money in place: into units, and into the common currency.
 
-    Returns the rate of every row, NaN if there is none; None without currencies.
+    Returns the rate of every row, NaN if there is none, and the columns in units of their own
+    currencies; None and no columns without currencies.
     """
     units: Array | float = 100.0
     rates = None
@@ -157,37 +165,32 @@ def convert_columns(
         units = np.array([*by_code, 100.0])[currencies.codes]
     for column in schema.minor_units:
         numbers[column] = numbers[column] / units
-    for column in schema.money_columns if rates is not None else ():
-        numbers[column] = numbers[column] * rates
-    return rates
+    if rates is None:
+        return None, {}
+    original = {column: numbers[column] for column in schema.money_columns}
+    numbers |= {column: own * rates for column, own in original.items()}
+    return rates, original
 
 
-def convert_row(schema: Schema, numbers: Array, currency: Any, time: float) -> Array:
+def convert_row(
+    schema: Schema, numbers: Array, currency: Any, time: float
+) -> tuple[Array, OriginalMoney | None]:
     """`convert_columns` of one row's continuous columns, to the same bits."""
-    name, converted = normalize_currency(currency), numbers.copy()
+    name, in_units = normalize_currency(currency), numbers.copy()
     for place in schema.minor_unit_places:
-        converted[place] /= minor_units_in(name)
-    if schema.rates is not None:
-        rate = schema.rates.find_rate(name, time)
-        for place in schema.money_places:
-            converted[place] *= rate
-    return converted
+        in_units[place] /= minor_units_in(name)
+    if schema.rates is None:
+        return in_units, None
+    converted, rate = in_units.copy(), schema.rates.find_rate(name, time)
+    for place in schema.money_places:
+        converted[place] *= rate
+    return converted, OriginalMoney(name, in_units)
 
 
-def invert_row(schema: Schema, numbers: Array, currency: Any, time: float) -> Array:
-    """Numbers that `convert_row` turns into these; NaN stays."""
-    name, inverted = normalize_currency(currency), numbers.copy()
-    rate = 1.0 if schema.rates is None else schema.rates.find_rate(name, time)
-    for place in {*schema.minor_unit_places, *schema.money_places}:
-        unit = minor_units_in(name) if place in schema.minor_unit_places else 1.0
-        own_rate = rate if place in schema.money_places else 1.0
-        inverted[place] = _invert(float(numbers[place]), unit, own_rate)
-    return inverted
-
-
-def _invert(value: float, unit: float, rate: float) -> float:
-    """A number with number / unit * rate == value, a whole one if there is one."""
-    near = value / rate * unit
+def to_minor_units(value: float, currency: Any) -> float:
+    """The number of minor units that is read as `value`, a whole one if there is one; NaN stays."""
+    unit = minor_units_in(normalize_currency(currency))
+    near = value * unit
     if not math.isfinite(near):
         return math.nan
     candidates: list[float] = [float(round(near)), near]
@@ -196,7 +199,7 @@ def _invert(value: float, unit: float, rate: float) -> float:
         for _ in range(3):
             step = math.nextafter(step, towards)
             candidates.append(step)
-    return next((one for one in candidates if one / unit * rate == value), near)
+    return next((one for one in candidates if one / unit == value), near)
 
 
 def estimate_rates(

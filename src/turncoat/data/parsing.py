@@ -27,7 +27,7 @@ from turncoat.data.clocks import (
     to_utc,
 )
 from turncoat.data.csv_files import NOT_A_NUMBER, PLAIN, CsvFormat
-from turncoat.data.money import convert_row
+from turncoat.data.money import OriginalMoney, convert_row
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import DataError
 
@@ -48,6 +48,7 @@ class TransactionRow(NamedTuple):
     tracked: Sequence[Any]  # [tracked columns]
     counterparties: tuple[str | None, ...]  # [counterparties] names; None is missing
     utc_offset: float = 0.0  # seconds by which the local clock is ahead
+    original: OriginalMoney | None = None  # None if no currency was converted
 
 
 def parse_dates(texts: pl.Series, time_format: str | None) -> pl.Series:
@@ -193,13 +194,13 @@ def parse_row(schema: Schema, row: Mapping[str, Any]) -> TransactionRow:
         found = type(row).__name__
         raise DataError(f"a live row must map column names to values; found {found}. Give a dict")
     time, numbers = parse_time(schema, row), parse_numbers(schema.continuous, row, schema.csv)
+    original = None
     if schema.converts_money:
-        numbers = convert_row(schema, numbers, row.get(schema.currency or ""), time)
+        numbers, original = convert_row(schema, numbers, row.get(schema.currency or ""), time)
     counterparties = tuple(normalize_category(row.get(name)) for name in schema.counterparties)
     texts = tuple(map(row.get, schema.categorical)), tuple(map(row.get, schema.tracked))
-    return TransactionRow(
-        time, numbers, *texts, counterparties, parse_utc_offset(schema, row, time)
-    )
+    offset = parse_utc_offset(schema, row, time)
+    return TransactionRow(time, numbers, *texts, counterparties, offset, original)
 
 
 def parse_time(schema: Schema, row: Mapping[str, Any]) -> float:

@@ -55,7 +55,7 @@ def read(
     times, offsets = table.read_times()
     label_values = table.read_labels()
     numbers = table.read_numbers()
-    table.convert_money(numbers, categories, times)
+    original_money = table.convert_money(numbers, categories, times)
     codes, customers = table.read_customers(categories, numbers, times)
     ids, rank, is_kept = table.read_ids()
     order = np.lexsort((rank, times, codes))
@@ -72,6 +72,7 @@ def read(
         ids=ids[order],
         labels=None if label_values is None else label_values[order],
         utc_offsets=None if offsets is None else offsets[order],
+        original_money=original_money,
         notes=tuple(table.notes),
     )
 
@@ -236,19 +237,23 @@ class _TableReader:
 
     def convert_money(
         self, numbers: dict[str, Array], categories: dict[str, CategoryColumn], times: Array
-    ) -> None:
-        """Convert amounts by the schema's rules; without a rate they are missing."""
+    ) -> dict[str, Array]:
+        """Convert amounts by the schema's rules; without a rate they are missing.
+
+        Returns the columns that changed currency as they were before, in units.
+        """
         schema = self.schema
         currencies = None if schema.currency is None else categories[schema.currency]
-        rates = convert_columns(schema, numbers, currencies, times)
+        rates, original = convert_columns(schema, numbers, currencies, times)
         if currencies is None or rates is None or not np.isnan(rates).any():
-            return
+            return original
         without = ", ".join(list_without_rate(currencies, rates)[:8])
         if np.isnan(rates).all():
             known = ", ".join(() if schema.rates is None else schema.rates.currencies)
             problem = f"no row has a rate: {without}. There are rates of {known}"
             raise self._error(str(schema.currency), f"{problem}. Add the others to the schema")
         self.notes.append(f"amounts without a rate count as missing: {without} rows")
+        return original
 
     def read_times(self) -> tuple[Array, Array | None]:
         """Seconds [rows], and seconds by which local clocks are ahead, None if they are not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn
+from turncoat.data.money import OriginalMoney, normalize_currency
 from turncoat.data.parsing import TransactionRow
 from turncoat.data.schema import Schema
 from turncoat.errors import DataError
@@ -31,6 +32,8 @@ class Transactions:
     ids: Array  # [N]
     labels: Array | None = None  # [N] int8; -1 is unknown
     utc_offsets: Array | None = None  # [N] seconds by which local clocks are ahead; None for UTC
+    # Money columns before they became the common currency, in units and in file order.
+    original_money: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what reading left out, for people
 
     @property
@@ -144,7 +147,20 @@ class Transactions:
         ]
         columns = [[()] * self.n_rows if values is None else values for values in texts]
         clocks = np.zeros(self.n_rows) if self.utc_offsets is None else self.utc_offsets
-        return list(map(TransactionRow, self.times.tolist(), numbers, *columns, clocks.tolist()))
+        times, original = self.times.tolist(), self._list_original_money(numbers)
+        return list(map(TransactionRow, times, numbers, *columns, clocks.tolist(), original))
+
+    def _list_original_money(self, numbers: Array) -> Sequence[OriginalMoney | None]:
+        """The money of every row in its own currency; `numbers` are [N, continuous]."""
+        schema = self.schema
+        if schema.currency is None:
+            return [None] * self.n_rows
+        column, original = self.categories[schema.currency], numbers.copy()
+        for place, name in zip(schema.money_places, schema.money_columns, strict=True):
+            original[:, place] = self.original_money[name][self.file_rows]
+        names = [*map(normalize_currency, column.values), None]
+        currencies = [names[code] for code in column.codes[self.file_rows].tolist()]
+        return list(map(OriginalMoney, currencies, original))
 
     def __repr__(self) -> str:
         """One line for people."""
@@ -185,6 +201,10 @@ def add_history(current: Transactions, *earlier: Transactions) -> tuple[Transact
     numbers = {
         name: np.concatenate([part.numbers[name] for part in parts]) for name in current.numbers
     }
+    original_money = {
+        name: np.concatenate([part.original_money[name] for part in parts])
+        for name in current.original_money
+    }
     ids = _merge_ids(parts)
     times = np.concatenate([part.times for part in parts])
     labels = _merge_labels(parts)
@@ -210,6 +230,7 @@ def add_history(current: Transactions, *earlier: Transactions) -> tuple[Transact
         ids=ids[order],
         labels=None if labels is None else labels[order],
         utc_offsets=None if clocks is None else clocks[order],
+        original_money=original_money,
         notes=sum((part.notes for part in parts), ()),
     )
     return merged, np.flatnonzero(order < current.n_rows)

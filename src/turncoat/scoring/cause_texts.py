@@ -13,7 +13,7 @@ from turncoat.arrays import Array
 from turncoat.data.splits import DAY
 from turncoat.numerics.label_times import STEP
 from turncoat.scoring.descriptions import DescribedRow, FeatureDescriber
-from turncoat.scoring.formatting import Clock, format_rounded, format_times
+from turncoat.scoring.formatting import Clock, add_currency, format_rounded, format_times
 from turncoat.scoring.scorecard import Scorecard
 
 _PROBABLE, _POSSIBLE = 0.5, 0.05  # probabilities from which something is called so
@@ -29,13 +29,14 @@ class Unusual(NamedTuple):
     value: float
     times_usual: float  # NaN if nothing is usual
     is_first: bool  # the customer's first transaction, compared with those of all customers
+    currency: str | None = None  # of the value, if it was converted
 
     def describe(self) -> str:
         """The value, and how many times the usual it is."""
         if not self.times_usual > 0:
             return f"no usual {self.column} of this customer to compare with"
         whose = "usual for a new customer" if self.is_first else "this customer's own usual"
-        usual = format_rounded(self.value / self.times_usual)
+        usual = add_currency(format_rounded(self.value / self.times_usual), self.currency)
         times = format_times(self.times_usual)
         return f"{self.column} {self.text}, {times} {whose} (about {usual})"
 

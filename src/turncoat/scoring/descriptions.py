@@ -23,6 +23,7 @@ from turncoat.features.plan import FeaturePlan
 from turncoat.scoring.formatting import (
     NO_CALENDAR,
     Clock,
+    add_currency,
     format_amount,
     format_bound,
     format_number,
@@ -51,7 +52,6 @@ _MIN_KNOWN = 0.1  # log(1 + outcomes); below it the counterparty's risk is that 
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _MAX_EXPONENT = 50.0
 _MIN_USUAL = 1e-3  # amount that others are compared with
-_CONVERTED_DIGITS = 12  # of an amount: 140 * 0.088 is 12.32, not 12.319999999999999
 _CURRENCY = re.compile(r"(^|[_ .-])(currency|ccy)([_ .-]?code)?$", re.IGNORECASE)
 
 
@@ -73,11 +73,26 @@ class Values:
     schema: Schema
 
     def number(self, row: TransactionRow, column: str) -> float:
-        """A number, without the noise of a conversion from another currency; NaN if missing."""
+        """A number of the file, money in units of its own currency; NaN if missing."""
+        numbers = row.numbers if row.original is None else row.original.numbers
+        return float(numbers[self.schema.continuous.index(column)])
+
+    def converted_number(self, row: TransactionRow, column: str) -> float:
+        """A number as the features have it, money in the common currency; NaN if missing."""
+        return float(row.numbers[self.schema.continuous.index(column)])
+
+    def restore_currency(self, row: TransactionRow, column: str, value: float) -> float:
+        """A number of the features in the units of `number`, at the rate of the row."""
         schema = self.schema
-        value = float(row.numbers[schema.continuous.index(column)])
-        is_converted = schema.rates is not None and column in (schema.amount, *schema.money)
-        return float(f"{value:.{_CONVERTED_DIGITS}g}") if is_converted else value
+        if row.original is None or schema.rates is None or column not in schema.money_columns:
+            return value
+        return value / schema.rates.find_rate(row.original.currency, row.time)
+
+    def original_currency(self, row: TransactionRow, column: str) -> str | None:
+        """The currency that a column of money was converted from; None for other columns."""
+        if row.original is None or column not in self.schema.money_columns:
+            return None
+        return row.original.currency
 
     def text(self, row: TransactionRow, column: str) -> str | None:
         """A category or name in its canonical spelling; None if it is missing."""
@@ -98,19 +113,21 @@ class Values:
         return next((column for column in columns if _CURRENCY.search(column)), None)
 
     def currency(self, row: TransactionRow) -> str | None:
-        """The currency of the amount: that of the rates, or as a column says."""
-        if self.schema.rates is not None:
-            return self.schema.rates.base
+        """The currency of the amount as given."""
+        if row.original is not None:
+            return row.original.currency
         return None if self.currency_column is None else self.text(row, self.currency_column)
 
     def format(self, row: TransactionRow, column: str) -> str:
-        """A number of the file as it was given; an amount with its currency."""
+        """A number of the file as it was given; money with its currency."""
         value = self.number(row, column)
         if math.isnan(value):
             return "missing"
-        if column == self.schema.amount:
-            return format_amount(value, self.currency(row))
-        return format_number(value)
+        if column != self.schema.amount and column not in self.schema.money_columns:
+            return format_number(value)
+        text = format_amount(value, self.currency(row))
+        has_rate = not math.isnan(self.converted_number(row, column))
+        return text if has_rate else f"{text} without a rate"
 
 
 @dataclass(frozen=True)
@@ -225,7 +242,11 @@ class FeatureDescriber:
         """The value of a continuous column, and the range it is in, bounds on the panel's scale."""
         name = self.plan.continuous[column]
         text, value = self.values.format(row.given, name), self.values.number(row.given, name)
-        restore = self._scales[name].restore_cell
+        restore_cell = self._scales[name].restore_cell
+
+        def restore(bound: float) -> float:
+            return self.values.restore_currency(row.given, name, restore_cell(bound))
+
         has_lower, has_upper = (math.isfinite(bound) for bound in bounds)
         low = format_bound(restore(bounds[0]), value, is_above=True) if has_lower else ""
         high = format_bound(restore(bounds[1]), value, is_above=False) if has_upper else ""
@@ -280,11 +301,25 @@ class FeatureDescriber:
         return f"{FIRST} of this customer" if is_first else "not the first transaction"
 
     def _describe_amount(self, row: DescribedRow) -> str:
-        column = str(self.plan.schema.amount)
-        amount = self.values.number(row.given, column)
-        usual = _find_usual(amount, self._number(row, "amount_to_mean"))
-        text = f"amount {self.values.format(row.given, column)}"
-        return text + (_compare(amount, usual, "this customer's usual") if usual > 0 else "")
+        text = f"amount {self.values.format(row.given, str(self.plan.schema.amount))}"
+        amount, usual = self._find_usual(row, "amount_to_mean")
+        return text + (self._compare(row, amount, usual, "this customer's usual") if usual else "")
+
+    def _find_usual(self, row: DescribedRow, feature: str) -> tuple[float, float]:
+        """The amount, and the usual one that a feature compares it with, 0 if there is none.
+
+        Both are in the common currency.
+        """
+        column = self.plan.schema.amount
+        amount = math.nan if column is None else self.values.converted_number(row.given, column)
+        return amount, _find_usual(amount, self._number(row, feature))
+
+    def _compare(self, row: DescribedRow, amount: float, usual: float, whose: str) -> str:
+        """How many times the usual an amount is, and the usual in the currency of the row."""
+        column, times = str(self.plan.schema.amount), format_times(amount / usual)
+        about = format_rounded(self.values.restore_currency(row.given, column, usual))
+        about = add_currency(about, self.values.original_currency(row.given, column))
+        return f", {times} {whose} (about {about})"
 
     def _describe_category(self, column: str) -> Describe:
         """The category of a row, and whether it is rare, new or changed."""
@@ -319,12 +354,9 @@ class FeatureDescriber:
             if is_known and run >= 1:
                 last = "one known was" if run == 1 else f"{run:.0f} known were"
                 text += f", the last {last} fraud"
-        amount = math.nan
-        if self.plan.schema.amount is not None:
-            amount = self.values.number(row.given, self.plan.schema.amount)
-        usual = _find_usual(amount, self._number(row, f"{prefix}_amount_to_mean"))
+        amount, usual = self._find_usual(row, f"{prefix}_amount_to_mean")
         is_unusual = usual > 0 and not 0.5 < amount / usual < 2.0
-        return text + (_compare(amount, usual, "the usual there") if is_unusual else "")
+        return text + (self._compare(row, amount, usual, "the usual there") if is_unusual else "")
 
 
 def _name_source(column: str) -> str:
@@ -345,10 +377,6 @@ def _find_usual(amount: float, log_ratio: float) -> float:
         return 0.0
     usual = math.expm1(min(math.log1p(amount) - log_ratio, _MAX_EXPONENT))
     return usual if usual >= _MIN_USUAL else 0.0
-
-
-def _compare(amount: float, usual: float, whose: str) -> str:
-    return f", {format_times(amount / usual)} {whose} (about {format_rounded(usual)})"
 
 
 def _describe_pace(since_last: float, count_day: float) -> str:

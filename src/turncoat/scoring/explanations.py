@@ -86,7 +86,9 @@ class Explainer:
     ) -> Explanation:
         """The explanation of a transaction; a label of None is unknown."""
         schema, amount = self.values.schema, math.nan
-        if schema.amount is not None:
+        currency = self.values.currency(row)
+        # Beside others with a currency, an amount without one says nothing.
+        if schema.amount is not None and (schema.currency is None or currency is not None):
             amount = self.values.number(row, schema.amount)
         named = zip(schema.counterparties, row.counterparties, strict=True)
         clock = self.clock.localize(row.utc_offset)
@@ -97,7 +99,7 @@ class Explainer:
             seconds=row.time,
             moment=clock.format_moment(row.time),
             amount=None if math.isnan(amount) else amount,
-            currency=self.values.currency(row),
+            currency=currency,
             counterparties={column: name for column, name in named if name is not None},
             label=label,
             score=score,

@@ -32,11 +32,16 @@ def format_number(value: float) -> str:
 
 
 def format_amount(value: float, currency: str | None = None) -> str:
-    """An amount with all its digits, at least two after a decimal point, and its currency."""
+    """An amount with all its digits, at least two after a decimal point, after its currency."""
     text = format_number(value)
     if text[-2:-1] == ".":
         text += "0"
-    return text if currency is None else f"{text} {shorten(currency)}"
+    return add_currency(text, currency)
+
+
+def add_currency(text: str, currency: str | None) -> str:
+    """A number as text, after its currency if there is one: SEK 450."""
+    return text if currency is None else f"{shorten(currency)} {text}"
 
 
 def format_rounded(value: float, n_digits: int = 3) -> str:

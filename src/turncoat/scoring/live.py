@@ -291,10 +291,11 @@ class LiveScorer:
             times_usual, *about, oddest = facts[_CUSTOMER_FACTS].tolist()
             column = plan.schema.amount if math.isnan(oddest) else profile[int(oddest)]
             name = AMOUNT if column in (None, plan.schema.amount) else str(column)
-            shown, value = "", math.nan
+            shown, value, currency = "", math.nan, None
             if column is not None:
                 shown, value = values.format(row.given, column), values.number(row.given, column)
-            unusual = Unusual(name, shown, value, times_usual, bool(is_first))
+                currency = values.original_currency(row.given, column)
+            unusual = Unusual(name, shown, value, times_usual, bool(is_first), currency)
             others, clock = [], self.clock.localize(row.given.utc_offset)
             named = zip(plan.counterparties, row.given.counterparties, strict=True)
             for place, (party, value_) in enumerate(named):

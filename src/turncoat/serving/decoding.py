@@ -15,10 +15,9 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-import numpy as np
 
 from turncoat.data.json_rows import MAX_KEY_CHARS, Integer, Key, RowDecoder
-from turncoat.data.money import invert_row
+from turncoat.data.money import minor_units_in
 from turncoat.data.parsing import TransactionRow, parse_label
 from turncoat.data.schema import FRAUD, GENUINE, TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
@@ -270,15 +269,15 @@ class TransactionDecoder:
 
     def _invert_money(self, example: dict[str, Any]) -> None:
         """Give amounts as a sender would: in minor units, in the common currency."""
-        schema = self.plan.schema
+        schema, currency, rate = self.plan.schema, None, 1.0
         if schema.currency is not None and schema.rates is not None:
-            example[schema.currency] = schema.rates.base or schema.rates.currencies[0]
-        values = np.array([example.get(name, math.nan) for name in schema.continuous])
-        currency = None if schema.currency is None else example[schema.currency]
-        inverted = invert_row(schema, values, currency, self.times[1])
-        for place in {*schema.money_places, *schema.minor_unit_places}:
-            if not math.isnan(inverted[place]):
-                example[schema.continuous[place]] = float(f"{inverted[place]:.6g}")
+            currency = schema.rates.base or schema.rates.currencies[0]
+            rate = schema.rates.find_rate(currency, self.times[1])
+            example[schema.currency] = currency
+        for name in {*schema.money_columns, *schema.minor_units} & set(example):
+            own = example[name] / (rate if name in schema.money_columns else 1.0)
+            units = minor_units_in(currency) if name in schema.minor_units else 1.0
+            example[name] = float(f"{own * units:.6g}")
 
 
 def _strip_white_space(body: bytes) -> bytes:
