@@ -39,8 +39,10 @@ ORDERS = Schema(
 def simulate_transfers(seed: int, n_accounts: int = 60, n_days: int = 180) -> pl.DataFrame:
     """Few business accounts with long histories.
 
-    Fraud is a takeover of one to three hours: a new device sends several transfers, each a little
-    below the account's usual size, to beneficiaries that other taken-over accounts pay too.
+    Fraud is a takeover of up to three hours: several transfers, each a little below the account's
+    usual size, to beneficiaries that other taken-over accounts pay too. Half of the thieves have a
+    device of their own, the others use the account's. Owners have new devices and pay new
+    beneficiaries, too.
     """
     rng = np.random.default_rng(seed)
     mules = [f"M{i}" for i in range(25)]
@@ -49,20 +51,23 @@ def simulate_transfers(seed: int, n_accounts: int = 60, n_days: int = 180) -> pl
         size, spread = rng.normal(6.0, 1.0), rng.uniform(0.3, 0.9)
         rate, night = rng.gamma(3.0, 3.5), rng.random() < 0.2
         partners = [f"B{account}-{i}" for i in range(rng.integers(5, 40))]
-        device = f"D{account}"
+        devices = [f"D{account}-{i}" for i in range(rng.integers(1, 4))]
         for day in range(n_days):
             if day % 7 >= 5 and rng.random() < 0.8:
                 continue
             hours = rng.normal(22.0 if night else 13.0, 3.0, rng.poisson(rate)) % 24
             for hour in hours:
-                at = (account, day, hour, np.exp(rng.normal(size, spread)), rng.choice(partners))
+                to = rng.choice(partners) if rng.random() < 0.95 else f"N{rng.integers(10**9)}"
+                at = (account, day, hour, np.exp(rng.normal(size, spread)), to)
+                device = rng.choice(devices) if rng.random() < 0.97 else f"X{rng.integers(10**9)}"
                 channel = rng.choice(["web", "api", "app"], p=[0.3, 0.6, 0.1])
                 rows.append((*at, device, channel, rng.beta(1, 8), rng.random() < 0.02, 0))
             if rng.random() < 0.012:
                 start, thief = rng.uniform(0, 22), f"X{rng.integers(10**9)}"
+                thief = thief if rng.random() < 0.5 else rng.choice(devices)
                 for _ in range(rng.integers(4, 12)):
                     hour, value = start + rng.uniform(0, 3), np.exp(rng.normal(size - 0.1, 0.2))
-                    to = rng.choice(mules) if rng.random() < 0.6 else f"N{rng.integers(10**9)}"
+                    to = rng.choice(mules) if rng.random() < 0.3 else f"N{rng.integers(10**9)}"
                     at = (account, day, hour, value, to)
                     rows.append((*at, thief, "web", rng.beta(2, 6), rng.random() < 0.1, 1))
     names = ["account", "day", "hour", "value", "beneficiary", "device", "channel"]
