@@ -105,6 +105,7 @@ def test_the_clock_is_that_of_the_calendar(seconds: int) -> None:
 def test_long_texts_are_cut() -> None:
     assert shorten("x" * 60) == "x" * 60
     assert shorten("x" * 61) == "x" * 59 + "…"
+    assert [shorten(" "), shorten("a b"), shorten("b ")] == ["' '", "a b", "'b '"]
 
 
 # ---- every number of a reason

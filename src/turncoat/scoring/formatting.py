@@ -67,7 +67,8 @@ def format_times(ratio: float) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text from the data, cut if it is very long."""
+    """A text from the data, cut if it is very long; in quotes if spaces would not be seen."""
+    text = text if text == text.strip() else repr(text)
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
