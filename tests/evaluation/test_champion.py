@@ -22,6 +22,7 @@ from turncoat.evaluation.champion import ALL, SELECTED, Champion, KindTrial, cho
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.features import Features
 from turncoat.models import boosting, tuning
+from turncoat.scoring import detector
 from turncoat.scoring.detector import CHAIN_KINDS, DESCRIPTIONS, DETECTOR_KINDS
 from turncoat.scoring.rankers import XGBoostRanker
 
@@ -108,6 +109,22 @@ def test_only_the_kinds_asked_for_are_chosen(kind: str) -> None:
     scores = found.detector.score(data).probability[parts.test]
     labels = np.asarray(data.labels)[parts.test]
     assert scores[labels == 1].mean() > 3 * scores[labels == 0].mean()
+
+
+def test_large_files_leave_less_of_the_budget_for_choosing() -> None:
+    parts = split(portfolio())
+    sizes = (100_000, 250_000, 500_000, 625_000, 5_000_000)
+    found = [champions._limit_choosing(300.0, replace(parts, fit=np.arange(n))) for n in sizes]
+    assert found == [300.0, 300.0, 150.0, 120.0, 120.0]
+
+
+def test_past_the_deadline_a_hybrid_is_tried_only_if_it_is_asked_for() -> None:
+    data = portfolio()
+    parts, late = split(data), {"max_trials": None, "budget_s": 1e-9}
+    found = choose(data, parts, **late)
+    assert [trial.kind for trial in found.kind_trials] == ["regimes", "ranker"]
+    (only,) = choose(data, parts, kinds=("hybrid",), **late).kind_trials
+    assert (only.kind, only.chain) == ("hybrid", SELECTED)
 
 
 def test_the_simplest_within_one_standard_error_is_taken() -> None:
@@ -232,6 +249,31 @@ def test_chains_alone_need_no_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     found = choose(data, parts, features=ENGINEERED, kinds=("regimes", "chains"))
     assert {trial.kind for trial in found.kind_trials} == {"regimes", "chains"}
     assert found.ranker is None
+
+
+def test_causes_are_learnt_once_from_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    learn, splits, n_compared = champions.learn_causes, [], []
+
+    def watch_learning(features: Any, data: Any, parts: Split, *rest: Any) -> Any:
+        splits.append(parts)
+        return learn(features, data, parts, *rest)
+
+    def watch_comparing(params: Any, rows: Any, *rest: Any) -> Any:
+        n_compared.append((len(rows.labels), None if rows.margins is None else len(rows.margins)))
+        return validate(params, rows, *rest)
+
+    validate = tuning.validate_params
+    monkeypatch.setattr(champions, "learn_causes", watch_learning)
+    monkeypatch.setattr(detector, "learn_causes", watch_learning)
+    monkeypatch.setattr(tuning, "validate_params", watch_comparing)
+    monkeypatch.setattr(champions, "_COMPARED_ROWS", 300)
+    data = portfolio()
+    parts = split(data, split_by_customer)
+    choose(data, parts, features=ENGINEERED, kinds=("ranker", "chains+trees"))
+    assert splits == [parts]
+    (n_rows, without), (n_corrected, n_margins) = n_compared
+    assert without is None
+    assert n_rows == n_corrected == n_margins < len(parts.fit) + len(parts.selection)
 
 
 def test_features_without_a_history_leave_chains_out() -> None:

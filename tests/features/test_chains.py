@@ -33,6 +33,7 @@ from turncoat.data.parsing import parse_row
 from turncoat.data.reading import read
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.features import NEVER, UNKNOWN, Features, FeatureState, load_features
+from turncoat.features.batch import compute_intruder_risk
 from turncoat.features.chains import (
     INTRUDER,
     N_OWN,
@@ -211,6 +212,15 @@ def test_chains_leave_the_features_as_they_are() -> None:
     np.testing.assert_array_equal(one.categorical, other.categorical)
     assert one.causes is None
     assert other.causes is not None
+
+
+def test_the_risk_of_intruders_can_be_had_alone() -> None:
+    data = partly_labelled(3.0)
+    alone = compute_intruder_risk(with_chains().plan, data.transactions)
+    assert_same_bits(alone, causes_of(with_chains(), data)[:, INTRUDER].copy())
+    assert (compute_intruder_risk(fitted().plan, data.transactions) == 0).all()
+    unlabelled = replace(data.transactions, labels=None)
+    assert not np.array_equal(alone, compute_intruder_risk(with_chains().plan, unlabelled))
 
 
 def test_a_side_without_a_chain_is_no_cause() -> None:
