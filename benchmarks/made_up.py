@@ -36,7 +36,7 @@ ORDERS = Schema(
 )
 
 
-def simulate_transfers(seed: int, n_accounts: int = 60, n_days: int = 180) -> pl.DataFrame:
+def simulate_transfers(seed: int, n_accounts: int = 150, n_days: int = 180) -> pl.DataFrame:
     """Few business accounts with long histories.
 
     Fraud is a takeover of up to three hours: several transfers, each a little below the account's
