@@ -35,4 +35,4 @@ if [[ -e $inbox/$day-labels.csv ]]; then
     --rejected "$results/$day-rejected.csv" --json
 fi
 
-turncoat export-log --store "$store" --from "$day" --out "$results/$day-log.parquet" --json
+turncoat export-log --store "$store" --out "$results/log.parquet" --json

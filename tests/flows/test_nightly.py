@@ -78,7 +78,7 @@ def test_a_second_run_changes_nothing_and_a_broken_file_neither(place: Path) -> 
     assert (labels["new"], labels["rejected"]) == (250, 0)
     assert log["score"] == 700
     files, stored = read_files(place / "results"), dump_store(place)
-    names = (f"{DAY}-log.parquet", f"{DAY}-rejected.csv", f"{DAY}-scores.parquet")
+    names = (f"{DAY}-rejected.csv", f"{DAY}-scores.parquet", "log.parquet")
     assert tuple(files) == names
     scores = pl.read_parquet(place / "results" / f"{DAY}-scores.parquet")
     assert scores.height == 250

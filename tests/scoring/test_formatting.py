@@ -106,6 +106,8 @@ def test_long_texts_are_cut() -> None:
     assert shorten("x" * 60) == "x" * 60
     assert shorten("x" * 61) == "x" * 59 + "…"
     assert [shorten(" "), shorten("a b"), shorten("b ")] == ["' '", "a b", "'b '"]
+    assert shorten("\x1b[31mRED\u202eabc") == "'\\x1b[31mRED\\u202eabc'"
+    assert shorten("Käse 咖啡 ☕") == "Käse 咖啡 ☕"
 
 
 # ---- every number of a reason

@@ -78,7 +78,10 @@ def fit_champion(
         summary = _summarize(champion, detector, parts, figures, options, out)
         echo_json({**summary, "notes": data.notes})
         return
-    echo(f"{champion.describe()}\n\nOn the test part, which nothing was fitted or chosen on:")
+    echo(champion.describe())
+    if options.max_trials is None and champion.seconds > options.budget_s:
+        echo("This took longer than the budget: it is the least that can be tried on these data.")
+    echo("\nOn the test part, which nothing was fitted or chosen on:")
     echo(figures.describe())
     if detector.kind == "ranker":
         echo("XGBoost is the detector's own trees here, before they are calibrated.")

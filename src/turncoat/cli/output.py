@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
@@ -45,8 +46,8 @@ ERROR_KINDS = (  # the first with a fitting type counts
     ErrorKind("usage", 2, "wrong option, argument or setting", _USAGE),
     ErrorKind("unavailable", 75, "store busy or unreachable: try again", (StoreUnavailableError,)),
     ErrorKind("store", 5, "store missing, full or damaged", (StoreError, StateError)),
-    ErrorKind("model", 4, "saved model or run missing or damaged", (BundleError,)),
-    ErrorKind("data", 3, "a file is missing or breaks a rule", (DataError,)),
+    ErrorKind("model", 4, "saved model or run missing, damaged or not saved", (BundleError,)),
+    ErrorKind("data", 3, "a file is missing, breaks a rule or cannot be written", (DataError,)),
     INTERRUPTED,
     INTERNAL,
 )
@@ -78,7 +79,8 @@ def exit_with_error(error: BaseException, as_json: bool) -> NoReturn:
         console.print(f"turncoat: {message}", markup=False)
     if as_json:
         content = {"kind": kind.name, "message": message, "exit_code": kind.exit_code}
-        echo_json({"error": content})
+        with suppress(OSError):  # stdout itself may be what failed
+            echo_json({"error": content})
     sys.exit(kind.exit_code)
 
 

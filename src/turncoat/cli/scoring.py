@@ -107,6 +107,8 @@ def score(
     if store:
         remedy = f"`turncoat replay {model} FILE --store {store}` loads them"
     warnings = list_warnings(detector, transactions.source, scored, remedy)
+    if not store and transactions.labels is None:
+        warnings += _warn_of_labels(detector, transactions.source)
     n, mean = len(table), float(table["score"].to_numpy().mean())
     if as_json:
         summary = {"transactions": n, "mode": mode, "kind": kind, "mean_score": mean, **counts}
@@ -151,6 +153,20 @@ def read_with_history(
     return add_history(current, *(read_for_scoring(path, schema) for path in history or ()))
 
 
+def _warn_of_labels(detector: Detector, source: str) -> list[str]:
+    """Return a warning if scores lack labels that the detector learnt from; print it on stderr."""
+    plan = detector.features_.plan
+    if not plan.counterparties or plan.schema.label is None:
+        return []
+    warning = (
+        f"{source} has no column {plan.schema.label!r}: nothing is known of frauds at its "
+        "counterparties, and scores may be too high or too low. Add the column, empty where a "
+        "label is unknown, or give labelled files with --history"
+    )
+    _print_warning(warning)
+    return [warning]
+
+
 def list_warnings(
     detector: Detector, source: str, scored: Sequence[Array], remedy: str
 ) -> list[str]:
@@ -162,8 +178,12 @@ def list_warnings(
     if missing is None:
         return []
     warning = f"{missing}. {remedy}"
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"warning: {warning}", markup=False)
+    _print_warning(warning)
     return [warning]
+
+
+def _print_warning(text: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"warning: {text}", markup=False)
 
 
 async def _score_with_store(

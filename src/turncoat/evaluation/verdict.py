@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.splits import DAY, Split
+from turncoat.data.splits import DAY, MIN_FRAUDS, Split
 from turncoat.data.transactions import Transactions
 from turncoat.evaluation.baselines import LogisticBaseline
 from turncoat.evaluation.bootstrap import bootstrap
@@ -36,9 +36,14 @@ SHOWN = {
     "auroc": "AUROC",
 }
 CHANCE, BETTER, WORSE, AS_GOOD = "no better than chance", "better", "worse", "as good"
+TOO_FEW = "too few frauds"
 _N_RESAMPLES = 500
 _LOGISTIC_ROWS = 60_000
 _VERDICTS = {  # a conclusion, and what to do
+    TOO_FEW: (
+        "There are too few frauds to judge the {name}",
+        f"Figures mean little with fewer than {MIN_FRAUDS}. Give more data",
+    ),
     CHANCE: (
         "Do not use the {name}: it is no better than chance",
         "Check labels and columns, or give more data",
@@ -64,7 +69,9 @@ class Evaluation:
 
     @property
     def verdict(self) -> str:
-        """CHANCE, or how the detector does against XGBoost; empty if neither can be said."""
+        """TOO_FEW, CHANCE, or how the detector does against XGBoost; empty if none can be said."""
+        if self.n_frauds < MIN_FRAUDS:
+            return TOO_FEW
         own = self.models[DETECTOR]["average_precision"].interval
         if own is None:
             return ""

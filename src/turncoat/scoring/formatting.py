@@ -67,8 +67,13 @@ def format_times(ratio: float) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text from the data, cut if it is very long; in quotes if spaces would not be seen."""
-    text = text if text == text.strip() else repr(text)
+    """A text from the data, cut if it is very long.
+
+    Characters that do not print, such as those that command a terminal or turn the direction of
+    writing, are escaped; a text with spaces around it is in quotes.
+    """
+    if text != text.strip() or not text.isprintable():
+        text = repr(text)
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
