@@ -12,6 +12,7 @@ model=${MODEL:-detector}
 store=${STORE:-sqlite:///beliefs.sqlite}
 inbox=${INBOX:-inbox}
 results=${RESULTS:-results}
+label_options=${LABEL_OPTIONS:-} # --all-fraud for a file of chargebacks without a label column
 
 say_what_to_do() {
   case $1 in
@@ -32,7 +33,7 @@ turncoat score "$model" "$inbox/$day.csv" --store "$store" --update --reasons ab
 
 if [[ -e $inbox/$day-labels.csv ]]; then
   turncoat labels "$model" "$inbox/$day-labels.csv" --store "$store" \
-    --rejected "$results/$day-rejected.csv" --json
+    --rejected "$results/$day-rejected.csv" --json $label_options
 fi
 
 turncoat export-log --store "$store" --out "$results/log.parquet" --json

@@ -121,7 +121,8 @@ def test_known_customers_without_history_are_pointed_out(
     turncoat: Command, model: Path, tmp_path: Path
 ) -> None:
     told = turncoat("score detector month.parquet --out alone.parquet --json")
-    (warning,) = json.loads(told.stdout)["warnings"]
+    warning, unlabelled = json.loads(told.stdout)["warnings"]
+    assert "has no column" in unlabelled
     assert warning.startswith("about 100% of the customers in month.parquet are known")
     assert f"warning: {warning}" in told.stderr
     assert "--history" in warning

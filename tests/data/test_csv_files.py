@@ -189,7 +189,7 @@ def test_several_files_and_folders_are_one_table(tmp_path):
     files = months(tmp_path / "exports")
     (tmp_path / "exports" / "readme.txt").write_text("These are payments.")
     found = read(files, SCHEMA)
-    assert found.source == f"{files[0]} and 1 more files"
+    assert found.source == f"{files[0]} and 1 more file"
     assert str(values(found)) == str(whole)
     assert str(values(read(tmp_path / "exports", SCHEMA))) == str(whole)
     moved = pl.read_csv(files[1], infer_schema=False).select(reversed(HEADER))

@@ -726,7 +726,7 @@ def test_files_with_equal_or_unrelated_columns(tmp_path):
     second = saved(payments(amount=rng().gamma(3, 20, N).round(3)), tmp_path, "b.csv")
     found = infer_schema([first, second])
     assert found.schema == infer_schema(first).schema
-    assert found.findings == (f"{first} and 1 more files: CSV, {found.schema.csv}",)
+    assert found.findings == (f"{first} and 1 more file: CSV, {found.schema.csv}",)
     with pytest.raises(ConfigError, match=r"a\.csv and .*c\.csv share no column"):
         infer_schema([first, saved(pl.DataFrame({"x": [1, 2]}), tmp_path, "c.csv")])
     with pytest.raises(ConfigError, match="3 files with different columns"):

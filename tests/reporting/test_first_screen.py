@@ -118,8 +118,17 @@ def test_assumptions_and_scaling_are_said() -> None:
     assert "unknown label" not in notes
     rich = samples.rich()
     unlabelled = replace(rich, parts=(*rich.parts, SplitPart("test", 9, 9, 9, n_unlabelled=4)))
-    assert "Transactions of unknown label do not count." in first_screen(unlabelled).notes
-    whole = replace(samples.summary().traffic, scale=1.0)
+    told = "Transactions of unknown label count, as if fraud were as frequent among them."
+    assert told in first_screen(unlabelled).notes
+    traffic = samples.summary().traffic
+    rate = traffic.n_frauds / traffic.n_rows
+    alike, unusual = (
+        first_screen(change(traffic=replace(traffic, fraud_rate=usual))).cautions
+        for usual in (1.1 * rate, 0.5 * rate)
+    )
+    assert not any("test part is unusual" in text for text in alike)
+    assert any("Expect fewer frauds a month" in text for text in unusual)
+    whole = replace(traffic, scale=1.0)
     assert "was held out" not in " ".join(first_screen(change(traffic=whole)).notes)
 
 

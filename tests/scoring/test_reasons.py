@@ -455,7 +455,7 @@ def test_words_say_what_a_person_would_want_to_know(story: tuple[Detector, Detec
     assert gone["device"].startswith("device missing")
     assert gone["missing fields"] == "4 fields missing"
     assert told(story, kind=12)["kind"] == "kind 12, rare"
-    assert told(story, kind=99)["kind"] == "kind 99, never seen before"
+    assert told(story, kind=99)["kind"] == "kind 99, not in the training data"
     first = told(story, new=True)
     assert first["first transaction"] == "first transaction of this customer"
     assert first["pace"] == "no earlier transaction"

@@ -167,8 +167,9 @@ def open_source(origin: Any, format: CsvFormat | None = None, leave_out: str = "
         return _open_path(Path(origin), expected, leave_out)
     if isinstance(origin, Sequence) and origin:
         sources = [open_source(one, expected, leave_out) for one in origin]
-        n_files = sum(len(source.parts) for source in sources)
-        return _join_parts(f"{sources[0].name} and {n_files - 1} more files", sources)
+        n_more = sum(len(source.parts) for source in sources[1:])
+        more = f" and {n_more} more file{'' if n_more == 1 else 's'}" if n_more else ""
+        return _join_parts(f"{sources[0].name}{more}", sources)
     if isinstance(origin, pl.LazyFrame):
         frame = origin
     elif isinstance(origin, pl.DataFrame):

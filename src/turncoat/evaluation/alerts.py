@@ -43,6 +43,7 @@ class HeldOutDays:
     n_days: tuple[int, ...]  # by fold
     scale: float  # all transactions of these days over held-out ones
     amounts: tuple[Array, ...] | None  # [N] by fold; NaN is unknown; None without the column
+    fraud_rate: float | None = None  # of all transactions of known label of these days
 
     @property
     def month(self) -> float:
@@ -67,6 +68,7 @@ class HeldOutDays:
             frauds_per_month=self.month * n_frauds,
             fraud_value_per_month=value,
             n_frauds_without_amount=n_unknown,
+            fraud_rate=self.fraud_rate,
         )
 
     def choose_budgets(self, traffic: Traffic) -> tuple[float, ...]:

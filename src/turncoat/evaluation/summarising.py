@@ -105,19 +105,22 @@ def _find_days(folds: Sequence[Fold], places: Sequence[Array]) -> HeldOutDays:
     transactions = folds[0].transactions
     column = transactions.schema.amount
     every = None if column is None else transactions.column(column)
-    days, is_known = np.floor(transactions.times / DAY), np.asarray(transactions.labels) >= 0
-    n_days, n_rows, amounts = [], 0, []
+    days, labels = np.floor(transactions.times / DAY), np.asarray(transactions.labels)
+    n_days, n_rows, amounts, n_known, n_frauds = [], 0, [], 0, 0
     for fold, own in zip(folds, places, strict=True):
         test = fold.rows(TEST)
         first, last = days[test].min(), days[test].max()
         n_days.append(int(last - first) + 1)
-        counts = is_known & (days >= first) & (days <= last)
+        counts = (days >= first) & (days <= last)
         counts[fold.split.excluded] = False
         n_rows += int(counts.sum())
+        n_known += int((labels[counts] >= 0).sum())
+        n_frauds += int((labels[counts] == 1).sum())
         if every is not None:
             amounts.append(every[test[own]])
     scale = n_rows / sum(len(own) for own in places)
-    return HeldOutDays(tuple(n_days), scale, None if every is None else tuple(amounts))
+    paid = None if every is None else tuple(amounts)
+    return HeldOutDays(tuple(n_days), scale, paid, n_frauds / n_known)
 
 
 def _list_top_customers(

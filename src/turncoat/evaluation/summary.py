@@ -68,7 +68,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The transactions that alerts are chosen from; those without a known label do not count."""
+    """The transactions that alerts are chosen from.
+
+    Those without a known label count as traffic, with the fraud rate of the others.
+    """
 
     n_rows: int  # held out
     n_frauds: int  # held out
@@ -79,6 +82,7 @@ class Traffic:
     frauds_per_month: float
     fraud_value_per_month: float | None  # None without an amount column
     n_frauds_without_amount: int  # held out; they count as worth nothing
+    fraud_rate: float | None = None  # of all transactions of known label of the test days
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from turncoat.reporting.drawing import ReportFigure
 from turncoat.reporting.tables import Cell, Column, Table, build_table
 from turncoat.scoring.formatting import format_amount, shorten
 
+_MAX_RATE_RATIO = 1.2  # of fraud rates that count as alike
 BEST_SAVING = "Net saving is highest with about {} alerts a day."
 NO_SAVING = "Reviews cost more than they save, with any number of alerts."
 _FIGURES: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
@@ -80,8 +81,18 @@ def build_first_screen(results: Results) -> FirstScreen | None:
         customers=tuple(_word_customer(summary, one) for one in summary.top_customers),
         data=_encode_budgets(summary, texts),
         notes=tuple(_list_notes(results, summary)),
-        cautions=narrative.list_warnings(results, "few_frauds"),
+        cautions=(*narrative.list_warnings(results, "few_frauds"), *_compare_rates(summary)),
     )
+
+
+def _compare_rates(summary: Summary) -> Iterator[str]:
+    """A caution if the test part has another fraud rate than all data of its days."""
+    traffic = summary.traffic
+    own, usual = traffic.n_frauds / max(traffic.n_rows, 1), traffic.fraud_rate
+    if usual and not 1 / _MAX_RATE_RATIO < own / usual < _MAX_RATE_RATIO:
+        rates = f"{show.share(own)} of its transactions are fraud, of all data {show.share(usual)}"
+        more = "fewer" if own > usual else "more"
+        yield f"The test part is unusual: {rates}. Expect {more} frauds a month than shown here."
 
 
 def _word_budget(summary: Summary, place: int) -> dict[str, str]:
@@ -197,7 +208,9 @@ def _list_notes(results: Results, summary: Summary) -> list[str]:
         notes.append(f"{held_out}; numbers a day and a month are scaled up to all of them.")
     notes.append("A month has 30 days.")
     if results.parts and any(one.n_unlabelled for one in results.parts):
-        notes.append("Transactions of unknown label do not count.")
+        notes.append(
+            "Transactions of unknown label count, as if fraud were as frequent among them."
+        )
     if traffic.fraud_value_per_month is None:
         notes.append("Money is left out, because the schema names no amount column.")
         return notes

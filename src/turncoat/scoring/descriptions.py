@@ -328,7 +328,11 @@ class FeatureDescriber:
         if column in plan.schema.categorical and place is not None:
             vocabulary = plan.vocabularies[plan.schema.categorical.index(column)]
             # The last has code -1.
-            rarities = ("",) * len(vocabulary.frequent) + (", rare", ", never seen before", "")
+            rarities = ("",) * len(vocabulary.frequent) + (
+                ", rare",
+                ", not in the training data",
+                "",
+            )
         news = {f"new_{column}": ", new for this customer", f"changed_{column}": ", changed"}
         flags = [(self._codes[name], text) for name, text in news.items() if name in self._codes]
 

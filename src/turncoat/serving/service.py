@@ -183,8 +183,8 @@ class Service:
         """Log what the store guarantees, and whether its log is empty."""
         await self.store.log_durability()
         if await self._check_retention() is None:
-            advice = "Use `turncoat replay` to load history"
-            _log.info("the log is empty: customers are scored as new ones. %s", advice)
+            advice = "If the store is new, load history with `turncoat replay`"
+            _log.info("the log is empty. %s", advice)
 
     @property
     def retention_days(self) -> float:

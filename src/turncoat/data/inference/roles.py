@@ -379,6 +379,11 @@ class RoleAssigner:
         settings: dict[str, Any] = {"minor_units": tuple(minor)}
         if minor:
             self._warn(amount, "is in minor units by its name, and is divided (by 100 for EUR).")
+        elif amount.is_whole:
+            remedy = f'If they count cents, set `minor_units = ["{amount.name}"]`'
+            if currency is not None:
+                remedy += ", and divide estimated rates of currencies without cents (JPY) by 100"
+            self._warn(amount, f"has whole numbers only. {remedy}.")
         if currency is None:
             return settings
         both = [amount.name, currency.name]
