@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests.scoring.detectors import detector
 from tests.serving.helpers import rows_of
+from turncoat.data.parsing import parse_row
 from turncoat.serving.decoding import FieldError, FutureCheck, InvalidJsonError, TransactionDecoder
 
 DAY = 86400.0
@@ -31,6 +34,17 @@ def test_a_body_of_white_space_is_refused_and_none_is_stored() -> None:
     name = {**row, "device": "two  spaces\tand a tab"}
     assert decoder.decode(padded).body == json.dumps(row, separators=(",", ":")).encode()
     assert json.loads(decoder.decode(json.dumps(name).encode()).body) == name
+
+
+@pytest.mark.parametrize("time_format", [None, "%d.%m.%Y %H:%M:%S %z"])
+def test_times_with_an_offset_have_one_in_the_example(time_format: str | None) -> None:
+    decoder = TransactionDecoder(detector("handbook"))
+    schema = decoder.plan.schema
+    changes = {"time_zone_column": schema.time, "time_format": time_format}
+    decoder.plan = replace(decoder.plan, schema=replace(schema, **changes))
+    example = decoder.example
+    assert str(example[schema.time]).endswith("+0000" if time_format else "+00:00")
+    assert parse_row(decoder.plan.schema, example).time == math.ceil(decoder.times[1])
 
 
 def test_calendar_times_ahead_of_the_server_are_refused_with_the_limit(now: list[float]) -> None:

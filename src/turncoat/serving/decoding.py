@@ -11,6 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -257,7 +258,14 @@ class TransactionDecoder:
         schema = self.plan.schema
         example: dict[str, Any] = {self._rows.id_field: "example-1"}
         example |= dict.fromkeys(schema.customer, "example")
-        example[schema.time] = math.ceil(self.times[1]) / TIME_UNITS[schema.time_unit]
+        now = math.ceil(self.times[1])
+        example[schema.time] = now / TIME_UNITS[schema.time_unit]
+        if schema.time_zone_column == schema.time:  # as text: a number has no offset
+            moment = datetime.fromtimestamp(now, UTC)
+            text_format = schema.time_format
+            example[schema.time] = (
+                moment.strftime(text_format) if text_format else moment.isoformat()
+            )
         if schema.customer_age is not None:
             example[schema.customer_age] = 100.0
         example = {**example, **self.plan.typical_values, **example}  # in this order
@@ -278,6 +286,8 @@ class TransactionDecoder:
             own = example[name] / (rate if name in schema.money_columns else 1.0)
             units = minor_units_in(currency) if name in schema.minor_units else 1.0
             example[name] = float(f"{own * units:.6g}")
+            if name in schema.minor_units:
+                example[name] = float(round(example[name]))
 
 
 def _strip_white_space(body: bytes) -> bytes:
