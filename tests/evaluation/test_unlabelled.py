@@ -72,8 +72,9 @@ def test_only_labelled_rows_are_judged(studied: tuple[Study, Results]) -> None:
     assert (traffic.n_rows, traffic.n_frauds) == (known.sum(), (labels == 1).sum())
     times = np.floor(study.transactions.times / DAY)
     days = times[fold.rows(TEST)]
-    inside = (times >= days.min()) & (times <= days.max()) & (every >= 0)
+    inside = (times >= days.min()) & (times <= days.max())
     assert traffic.scale == pytest.approx(inside.sum() / known.sum())
+    assert traffic.fraud_rate == pytest.approx(every[inside & (every >= 0)].mean())
 
 
 def test_baselines_and_calibrators_learn_from_labelled_rows(studied: tuple[Study, Results]) -> None:
