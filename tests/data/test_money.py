@@ -197,3 +197,15 @@ def test_init_estimates_rates_and_says_so(tmp_path):
     assert "currency" not in one.categorical
     words = payments().with_columns(currency=pl.lit("crowns"))
     assert infer_schema(words).schema.currency is None
+
+
+def test_init_asks_whether_whole_amounts_count_cents():
+    plain = payments().rename({"amount_minor": "amount"})
+    (asked,) = [text for text in infer_schema(plain).warnings if "whole numbers only" in text]
+    assert 'minor_units = ["amount"]' in asked
+    assert "(JPY) by 100" in asked
+    (alone,) = infer_schema(plain.drop("currency")).warnings
+    assert "whole numbers only" in alone
+    assert "JPY" not in alone
+    exact = plain.with_columns(amount=pl.col("amount") / 100)
+    assert not any("whole numbers" in text for text in infer_schema(exact).warnings)

@@ -24,6 +24,7 @@ from turncoat.evaluation.verdict import (
     DETECTOR,
     LOGISTIC,
     SHOWN,
+    TOO_FEW,
     WORSE,
     XGBOOST,
     evaluate_against_baselines,
@@ -98,6 +99,15 @@ def test_figures_are_of_the_scores_and_inside_their_intervals() -> None:
     assert "2,000 transactions of" in text
     assert f"{precisions[DETECTOR]:.3f}" in text
     assert "Average precision less XGBoost's: -" in text
+
+
+@pytest.mark.parametrize(("n_frauds", "is_judged"), [(9, False), (10, True)])
+def test_nothing_is_judged_on_fewer_than_ten_frauds(n_frauds: int, is_judged: bool) -> None:
+    labels = (np.arange(400) < n_frauds).astype(np.int64)
+    one = ScoredLabels(0.1 + 0.8 * labels, labels, np.arange(400), np.zeros(400, np.int64))
+    found = evaluate_scores({DETECTOR: one, XGBOOST: one})
+    assert found.verdict == (AS_GOOD if is_judged else TOO_FEW)
+    assert ("too few frauds to judge the detector" in found.describe()) is not is_judged
 
 
 def test_intervals_are_by_customer() -> None:
