@@ -28,7 +28,15 @@ from turncoat.data import Transactions, read
 from turncoat.data.simulators.handbook import PUBLISHED_PROCESS, FraudProcess, simulate_handbook
 from turncoat.data.splits import DAY, split_by_customer, split_by_time
 from turncoat.features import Features
-from turncoat.scoring.drift import DRIFTED, STABLE, TOO_FEW, WATCH, DriftMonitor, DriftReport
+from turncoat.scoring.drift import (
+    DRIFTED,
+    HALF_LIFE,
+    STABLE,
+    TOO_FEW,
+    WATCH,
+    DriftReport,
+    watch_periods,
+)
 
 RESULTS = Path(__file__).parent / "results"
 N_DAYS, FIRST_WATCHED, LOOK_DAYS = 150, 90, 7
@@ -114,19 +122,12 @@ CHANGES: dict[str, Callable[[int], pl.DataFrame]] = {
 
 def watch(detector: Detector, transactions: Transactions, begin: float) -> list[DriftReport]:
     """What drift says after each week from `begin` on, having seen the weeks before."""
-    monitor = DriftMonitor.watch(detector)
-    cells = detector.features_.transform(transactions).continuous
-    scores, times = detector.score(transactions), transactions.times
-    first_times = np.repeat(times[transactions.offsets[:-1]], np.diff(transactions.offsets))
-    order = np.argsort(times, kind="stable")
-    reports = []
-    for start in np.arange(begin, times.max(), LOOK_DAYS * DAY):
-        week = order[(times[order] >= start) & (times[order] < start + LOOK_DAYS * DAY)]
-        ages_s = times[week] - first_times[week]
-        monitor.add(scores.belief[week], cells[week], scores.probability[week], ages_s)
-        reports.append(monitor.report())
-    monitor.close()
-    return reports
+    times = transactions.times
+    weeks = [
+        np.flatnonzero((times >= start) & (times < start + LOOK_DAYS * DAY))
+        for start in np.arange(begin, times.max(), LOOK_DAYS * DAY)
+    ]
+    return watch_periods(detector, transactions, weeks, HALF_LIFE)
 
 
 def is_stable(reports: list[DriftReport]) -> bool:

@@ -266,7 +266,7 @@ def test_compare_and_repeat_from_the_manifest(turncoat, tmp_path):
     payments.with_columns(
         KIND=pl.col("TX_FRAUD") * (1 + pl.col("TERMINAL_ID").cast(pl.Int64) % 2)
     ).write_parquet(tmp_path / "data.parquet")
-    where = "compare --config handbook --data data.parquet --protocol handbook --folds 1"
+    where = "compare data.parquet --config handbook --protocol handbook --folds 1"
     quick = (
         f"{where} --preset quick --states 3 --baselines xgboost --tiers variational "
         "--resamples 50 --trials 2"
@@ -296,14 +296,14 @@ def test_compare_and_repeat_from_the_manifest(turncoat, tmp_path):
     assert "cannot be read" in turncoat("report nowhere", status=4).stderr
     payments.head(29_000).write_parquet(tmp_path / "fewer.parquet")
     other = turncoat(
-        "compare --manifest run/manifest.json --data fewer.parquet --out other", status=3
+        "compare fewer.parquet --manifest run/manifest.json --out other", status=3
     ).stderr
     assert "not the data of run/manifest.json" in other
 
 
 def test_compare_with_the_neural_tier_and_joint_training(turncoat, tmp_path):
     turncoat("simulate handbook --rows 12000 --out data --format parquet")
-    where = "compare --config handbook --data data --baselines lstm --ablation joint"
+    where = "compare data --config handbook --baselines lstm --ablation joint"
     turncoat(
         f"{where} --preset quick --tiers variational,neural --states 3 --resamples 20 "
         "--latent-dim 3 --max-epochs 1 --out run"

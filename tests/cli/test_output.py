@@ -40,6 +40,7 @@ RUNS = {
     "score": ("fitted data.csv --out scores.csv", "run_id"),
     "explain": ("detector data.csv --top 2", "explanations"),
     "evaluate": ("detector data.csv", "models"),
+    "drift": ("detector data.csv", "verdict"),
     "serve": ("detector", "url"),
     "replay": (f"detector data.csv {STORE}", "scored"),
     "labels": (f"detector labels.csv {STORE}", "known"),
@@ -47,7 +48,7 @@ RUNS = {
     "export-log": (f"{STORE} --out log.parquet", "out"),
     "erase": (f"c0 {STORE} --yes", "erased"),
     "new-key": ("gateway --keys keys.txt", "key"),
-    "compare": ("--config turncoat.toml --data data.csv --out compared", "metrics"),
+    "compare": ("data.csv --config turncoat.toml --out compared", "metrics"),
     "report": ("run", "report"),
     "demo": ("--rows 300", "metrics"),
 }

@@ -23,7 +23,7 @@ from turncoat.evaluation.summary import Costs
 from turncoat.evaluation.verdict import describe_verdict
 from turncoat.serving.settings import ServiceSettings
 
-WHERE = "compare --config turncoat.toml --data data.parquet --tiers variational --preset quick"
+WHERE = "compare data.parquet --config turncoat.toml --tiers variational --preset quick"
 QUICK = f"{WHERE} --states 3 --resamples 50"
 
 

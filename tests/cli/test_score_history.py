@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +16,12 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from tests.features.sample_data import shop_frame
+from tests.features.sample_data import SHOP, shop_frame
 from tests.scoring.detectors import data_of, detector
 from tests.serving.helpers import bundle, client, rows_of
 from turncoat import load
+from turncoat.data.money import RateTable
+from turncoat.data.schema_file import write_schema
 
 Command = Callable[..., SimpleNamespace]
 FRAME = shop_frame(700, 3).sort("at", "id")
@@ -220,3 +224,29 @@ def test_options_that_do_not_go_together_are_refused(turncoat: Command, model: P
     ):
         assert words in turncoat(f"{score} {options}", status=2).stderr
     assert "there is no store" in turncoat(f"{score} {store}", status=5).stderr
+
+
+def test_scores_stand_beside_local_time_amount_and_currency_as_given(
+    turncoat: Command, tmp_path: Path
+) -> None:
+    frame = FRAME.with_columns(
+        ccy=pl.Series(["SEK" if k % 2 else "EUR" for k in range(FRAME.height)]),
+        moment=pl.lit(datetime(2024, 6, 30, 22, 30)) + pl.duration(seconds="at"),
+    )
+    own = replace(
+        SHOP, time="moment", time_zone="Europe/Berlin", currency="ccy", money=(),
+        rates=RateTable.from_table({"EUR": 1.0, "SEK": 0.09}),
+    )  # fmt: skip
+    write_schema(own, tmp_path / "turncoat.toml")
+    frame.write_parquet(tmp_path / "data.parquet")
+    turncoat("fit data.parquet --states 2 --restarts 1 --max-iterations 3")
+    turncoat("score detector data.parquet --out scores.csv")
+    turncoat("replay detector data.parquet --store sqlite:///new.sqlite")
+    turncoat("score detector data.parquet --store sqlite:///new.sqlite --out stored.csv")
+    for name in ("scores.csv", "stored.csv"):
+        table = pl.read_csv(tmp_path / name, try_parse_dates=True).sort("id")
+        given = frame.sort("id")
+        assert table["amount"].to_list() == pytest.approx(given[own.amount].to_list())
+        assert table["currency"].to_list() == given["ccy"].to_list()
+        # The schema's times have no offset: they are on the clock of Berlin, as in the file.
+        assert (table["local_time"] - given["moment"]).dt.total_seconds().abs().max() <= 1

@@ -814,3 +814,27 @@ def test_a_word_inside_another_known_word_does_not_match() -> None:
         }
     )
     assert infer_schema(payments).schema.customer == ("AccountHolder",)
+
+
+def test_open_last_month_is_not_taken_for_genuine(tmp_path) -> None:
+    labels = ["Y" if place % 40 == 0 else "N" for place in range(N)]
+    is_open = [moment > moments()[-1] - timedelta(days=30) for moment in moments()]
+    known_early = ["Y" if label == "Y" else "" for label in labels]
+    pairs = zip(is_open, known_early, labels, strict=True)
+    chargeback = [early if is_late else label for is_late, early, label in pairs]
+    path = saved(payments(is_fraud=None, chargeback=chargeback), tmp_path)
+    found = infer_schema(path)
+    assert found.schema.label_maturity_days == pytest.approx(30, abs=1)
+    assert any("`label_maturity_days`" in warning for warning in found.warnings)
+    write_schema(found, tmp_path / "turncoat.toml")
+    assert load_schema(tmp_path / "turncoat.toml") == found.schema
+    closed = infer_schema(payments(is_fraud=None, chargeback=labels))
+    assert closed.schema.label_maturity_days == 0
+    assert not any("label_maturity_days" in warning for warning in closed.warnings)
+
+
+def test_rows_without_a_label_among_others_are_not_an_open_month() -> None:
+    chargeback = ["Y" if k % 40 == 0 else ("" if k % 3 else "N") for k in range(N)]
+    found = infer_schema(payments(is_fraud=None, chargeback=chargeback))
+    assert found.schema.label == "chargeback"
+    assert found.schema.label_maturity_days == 0

@@ -13,6 +13,7 @@ import typer
 from turncoat import __version__
 from turncoat.cli.choosing import evaluate
 from turncoat.cli.comparing import compare, demo, report
+from turncoat.cli.drifting import drift
 from turncoat.cli.explaining import explain
 from turncoat.cli.features import features
 from turncoat.cli.fitting import fit
@@ -24,7 +25,7 @@ from turncoat.cli.simulating import simulate
 from turncoat.cli.store_log import export_log, labels
 
 COMMANDS = (
-    *(simulate, init, features, fit, score, explain, evaluate),
+    *(simulate, init, features, fit, score, explain, evaluate, drift),
     *(serve, replay, labels, recalibrate, export_log, erase, new_key),
     *(compare, report, demo),
 )

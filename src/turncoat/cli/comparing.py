@@ -48,14 +48,13 @@ _REVIEW_HELP = "Cost of reviewing one alert. Default: [costs] in the turncoat.to
 _SHARE_HELP = "Share of a caught fraud's amount that is recovered. Default: as before, or 0.7."
 _CURRENCY_HELP = "Currency of amounts and costs. Default: as before, or that of the rates, or EUR."
 _REFIT_HELP = "Fit the champion again to all but the test part before it is saved."
-_DATA_HELP = f"{fitting.DATA_HELP} Repeat the option for several files."
 _MANIFEST_HELP = "The manifest.json of a run to repeat; overrides other options."
 
 
 def compare(
-    out: Annotated[Path, Option(help=_OUT_HELP)],
-    config: fitting.Config = "ieee-cis",
-    data: Annotated[list[Path] | None, Option(help=_DATA_HELP)] = None,
+    data: Annotated[list[Path] | None, Argument(help=fitting.DATA_HELP)] = None,
+    config: Annotated[str, Option("--config", help=fitting.FIT_CONFIG_HELP)] = "",
+    out: Annotated[Path, Option(help=_OUT_HELP)] = Path("run"),
     tiers: Annotated[str, Option(help=_TIERS_HELP)] = "baum-welch,variational",
     protocol: Annotated[Protocol | None, Option(help=_PROTOCOL_HELP)] = None,
     preset: Annotated[Preset, Option(help=_PRESET_HELP)] = "default",
@@ -91,12 +90,12 @@ def compare(
     The champion is the detector that `turncoat fit` would choose. `turncoat serve OUT` serves it.
 
     Examples:
-    `turncoat compare --config turncoat.toml --out run/`
-    `turncoat compare --config turncoat.toml --cost-per-review 8 --currency USD --out run/`
-    `turncoat compare --config turncoat.toml --refit --out run/`
-    `turncoat compare --config handbook --data months.parquet --protocol handbook --out run/`
-    `turncoat compare --config turncoat.toml --tiers variational,neural --ablation joint --out run/`
-    `turncoat compare --preset paper --data ieee-fraud-detection/ --out paper/`
+    `turncoat compare payments.csv`
+    `turncoat compare exports/ --cost-per-review 8 --currency USD --out run/`
+    `turncoat compare payments.csv --refit`
+    `turncoat compare months.parquet --config handbook --protocol handbook`
+    `turncoat compare payments.csv --tiers variational,neural --ablation joint`
+    `turncoat compare ieee-fraud-detection/ --config ieee-cis --preset paper --out paper/`
     `turncoat compare --manifest run/manifest.json --out again/`
     """
     from turncoat.data import read
@@ -112,6 +111,7 @@ def compare(
         fingerprint = content["data_fingerprint"]
         costs = Costs.from_dict(content.get("costs", {}), str(manifest))
     else:
+        config = config or fitting.find_config(data)
         sources = fitting.find_data(data, config)
         fitting.check_include(_split(include), config)
         costs = find_costs(config, cost_per_review, recoverable_share, currency)
@@ -146,7 +146,7 @@ def compare(
     with Console(stderr=True).status("reading"):
         transactions = read(sources, config)
     if fingerprint is not None and fingerprint_data(transactions) != fingerprint:
-        remedy = "Give its data with --data, or start a new run"
+        remedy = "Give its data, or start a new run"
         raise DataError(f"{transactions.source}: not the data of {manifest}. {remedy}")
     origin = [str(path) for path in sources], config, scenario
     results = _run_and_report(transactions, settings, out, origin, costs, refit)

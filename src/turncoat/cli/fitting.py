@@ -369,7 +369,7 @@ def find_data(data: list[Path] | None, config: str) -> list[Path]:
     if not paths and config.endswith(".toml"):
         paths = load_data_paths(config)
     if not paths:
-        remedy = "give a file or folder (with --data in `compare`), or name it under [data]"
+        remedy = "give a file or folder, or name it under [data]"
         raise ConfigError(f"{config} names no data: {remedy}")
     return paths
 

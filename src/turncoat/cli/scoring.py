@@ -90,6 +90,7 @@ def score(
             options = (store, kind, reasons, update, load_pseudonyms(pseudonymise))
             work = _score_with_store(detector, transactions, *options, retention_days)
             table, counts = asyncio.run(work)
+            scored = transactions
         else:
             transactions, rows = read_with_history(detector, data, history)
             scores = detector.score(transactions, mode, kind, reasons=reasons, rows=rows)
@@ -98,15 +99,17 @@ def score(
                 pl.lit(number).alias("calibration"),
             )
             table = scores.frame().with_columns(*model_columns)
+            scored = transactions.take(rows)
         about = [detector.digest_, number, mode, kind, reasons, digest_file(transactions)]
         run_id = run_id or digest(about)[:16]
-        write_table(table.with_columns(run_id=pl.lit(run_id)), out)
+        table = _add_facts(table.with_columns(run_id=pl.lit(run_id)), detector, scored)
+        write_table(table, out)
     known = table.filter(pl.col("n_seen").is_not_null())
-    scored = [known[name].to_numpy() for name in ("customer", "time", "n_seen")]
+    columns = [known[name].to_numpy() for name in ("customer", "time", "n_seen")]
     remedy = "Give them with --history, or with --store"
     if store:
         remedy = f"`turncoat replay {model} FILE --store {store}` loads them"
-    warnings = list_warnings(detector, transactions.source, scored, remedy)
+    warnings = list_warnings(detector, transactions.source, columns, remedy)
     if not store and transactions.labels is None:
         warnings += _warn_of_labels(detector, transactions.source)
     n, mean = len(table), float(table["score"].to_numpy().mean())
@@ -121,6 +124,21 @@ def score(
     if counts:
         new, again, late = (f"{counts[name]:,}" for name in ("scored", "duplicates", "late"))
         echo(f"{new} new, {again} scored before, {late} late")
+
+
+def _add_facts(table: DataFrame, detector: Detector, transactions: Transactions) -> DataFrame:
+    """The table with local time, amount and currency of its transactions, where there are any."""
+    import polars as pl
+
+    facts = dict[str, pl.Series]()
+    if detector.live.has_calendar_times:
+        milliseconds = (transactions.clocks * 1e3).round().astype("int64")
+        facts["local_time"] = pl.Series(milliseconds).cast(pl.Datetime("ms"))
+    for name, values in transactions.list_payments().items():
+        facts[name] = pl.Series(values, nan_to_null=True)
+    names = list(table.columns)
+    place = names.index("time") + 1
+    return table.with_columns(**facts).select(*names[:place], *facts, *names[place:])
 
 
 def _check_store_options(

@@ -136,6 +136,20 @@ class Transactions:
         columns = ", ".join(self.schema.columns[:20])
         raise DataError(f"{self.source}: column {name!r} was not read; the schema has {columns}...")
 
+    def list_payments(self) -> dict[str, Array]:
+        """Amount and currency of every transaction as given, by column; empty without an amount.
+
+        Amounts in minor units are in major ones.
+        """
+        schema, columns = self.schema, dict[str, Array]()
+        if schema.amount is None:
+            return columns
+        columns["amount"] = self.column(schema.amount)
+        if schema.currency is not None:
+            columns["amount"] = self.original_money[schema.amount][self.file_rows]
+            columns["currency"] = self.column(schema.currency)
+        return columns
+
     def list_rows(self) -> list[TransactionRow]:
         """Every transaction as a live row."""
         schema = self.schema

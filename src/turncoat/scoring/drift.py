@@ -22,10 +22,12 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.features.history import DAY, GROWING
 from turncoat.numerics.jit import jit
@@ -36,6 +38,7 @@ from turncoat.scoring.reference import MAX_CELL, MAX_SCORE_BINS, Reference, comp
 TOO_FEW, STABLE, WATCH, DRIFTED = "too few", "stable", "watch", "drifted"
 VERDICTS = (TOO_FEW, STABLE, WATCH, DRIFTED)
 NOT_JUDGED = "not judged"  # of the scores alone
+HALF_LIFE = 20_000.0  # transactions
 
 MIN_TRANSACTIONS = 500  # for a verdict on scores and on a regime's share of the traffic
 MIN_IN_REGIME = 50  # transactions, now and in the reference, for a verdict on a feature
@@ -51,6 +54,7 @@ _SUFFIX = ".sums"
 _MAX_FILES = 1024
 _SUM_TOLERANCE = 1e-3
 _MIN_WEIGHT = 1e-9  # of a regime in a row
+_NO_DECAY = 1e15  # transactions
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class DriftMonitor:
         growing: Collection[str] = GROWING,
         *,
         judges_scores: bool = True,
-        half_life: float = 20_000,
+        half_life: float = HALF_LIFE,
     ) -> None:
         """Share sums in `folder` with the model's other processes; None shares nothing.
 
@@ -193,14 +197,17 @@ class DriftMonitor:
         return DriftReport(transactions, left_out, min_age_days, verdict, score, regimes)
 
     @classmethod
-    def watch(cls, detector: Detector, folder: Path | None = None) -> DriftMonitor:
+    def watch(
+        cls, detector: Detector, folder: Path | None = None, half_life: float = HALF_LIFE
+    ) -> DriftMonitor:
         """A monitor of a fitted detector's transactions."""
         plan, calibration = detector.features_.plan, detector.calibration_
         has_growing = not set(plan.growing).isdisjoint(plan.continuous)
         is_learnt = isinstance(calibration.ranker, XGBoostRanker | HeadRanker)
         columns = plan.continuous, plan.growing
         judges_scores = not (is_learnt and has_growing)
-        return cls(calibration.reference, folder, *columns, judges_scores=judges_scores)
+        options: dict[str, Any] = {"judges_scores": judges_scores, "half_life": half_life}
+        return cls(calibration.reference, folder, *columns, **options)
 
     def close(self) -> None:
         """Release the file. The next process takes over its sums."""
@@ -338,6 +345,28 @@ def add_rows(
                 mass[d] += share
                 firsts[d] += share * value
                 squares[d] += share * value * value
+
+
+def watch_periods(
+    detector: Detector, transactions: Transactions, periods: Sequence[Array], half_life: float
+) -> list[DriftReport]:
+    """The report after each period, given as rows of a file; other rows are history only."""
+    cells = detector.features_.transform(transactions).continuous
+    scores, times = detector.score(transactions), transactions.times
+    ages_s = times - np.repeat(times[transactions.offsets[:-1]], np.diff(transactions.offsets))
+    monitor = DriftMonitor.watch(detector, half_life=half_life)
+    reports = []
+    for period in periods:
+        rows = period[np.argsort(times[period], kind="stable")]
+        monitor.add(scores.belief[rows], cells[rows], scores.probability[rows], ages_s[rows])
+        reports.append(monitor.report())
+    monitor.close()
+    return reports
+
+
+def measure_drift(detector: Detector, transactions: Transactions, rows: Array) -> DriftReport:
+    """Drift of some rows of a file, each counted once; the others are history only."""
+    return watch_periods(detector, transactions, [rows], _NO_DECAY)[0]
 
 
 class SharedSums:

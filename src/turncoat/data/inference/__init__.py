@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from turncoat.data.csv_files import PLAIN, detect_number_format
 from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, read_as_time
 from turncoat.data.inference.roles import SAMPLE_ROWS, InferredSchema, RoleAssigner
 from turncoat.data.presets import load_preset
-from turncoat.data.reading import open_joined
-from turncoat.data.schema import Schema
+from turncoat.data.reading import open_joined, read
+from turncoat.data.schema import FILL_IN, GENUINE, Schema
 from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
 
@@ -40,9 +42,41 @@ def infer_schema(origins: Any) -> InferredSchema:
     findings = tuple(_describe_files(source) for source, _ in tables if source.path is not None)
     format = PLAIN if first.csv is None else first.csv.format
     schema = replace(found.schema, csv=format)
+    if (open_days := _find_open_days(origins, schema)) is not None:
+        schema = replace(schema, label_maturity_days=open_days)
+        notes.append(
+            f"{schema.label!r} is unknown on most rows of the last {open_days:g} days. They count "
+            "as open, not as genuine: `label_maturity_days` says for how long."
+        )
     if format.encoding == "windows-1252":
         notes.append("The text is not UTF-8 and was read as Windows-1252. Check accented letters.")
     return replace(found, schema=schema, findings=findings, warnings=(*notes, *found.warnings))
+
+
+def _find_open_days(origins: Any, schema: Schema) -> float | None:
+    """Days at the end of the table whose genuine transactions are not known yet, if any."""
+    if (
+        schema.label is None
+        or schema.join is not None
+        or FILL_IN in (schema.time, *schema.customer)
+    ):
+        return None
+    least = (schema.continuous or schema.categorical)[:1]
+    roles: dict[str, Any] = {"continuous": (), "categorical": (), "tracked": (), "money": ()}
+    roles["continuous" if schema.continuous else "categorical"] = least
+    roles |= {"amount": None, "minor_units": (), "currency": None, "rates": None}
+    try:
+        table = read(origins, replace(schema, counterparties=(), **roles))
+    except DataError:
+        return None  # `fit` will meet the same rows and say what is wrong
+    labels, times = np.asarray(table.labels), table.times
+    genuine = times[labels == GENUINE]
+    if len(genuine) == 0:
+        return None
+    is_late = times > genuine.max()
+    days = math.ceil((times.max() - genuine.max()) / 86400)
+    n_open = int((labels[is_late] < 0).sum())
+    return float(days) if days > 1 and 2 * n_open > is_late.sum() else None
 
 
 def _is_same_table(first: Source, other: Source) -> bool:
