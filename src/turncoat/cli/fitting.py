@@ -219,8 +219,8 @@ def _echo_parts(data: Transactions, parts: Split, wanted: str, label_delay_days:
     echo(f"{data}\n{parts}")
     delay = f"a label delay of {label_delay_days:g} days"
     if parts.name == splits.SIZED_BY_TIME:
-        n_used = data.n_rows - len(parts.excluded)
-        used = f"{n_used:,} of {data.n_rows:,} rows"
+        n_rows = data.n_rows - (parts.open_labels.rows if parts.open_labels else 0)
+        used = f"{data.n_rows - len(parts.excluded):,} of {n_rows:,} rows"
         echo(f"With {delay}, the parts share the {used} outside the gap before the test.")
     if wanted == AUTO and parts.seed is not None:
         rows = (data.customer_codes, data.times, data.labels)

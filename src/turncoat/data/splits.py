@@ -2,7 +2,8 @@
 
 No row is in two parts, so nothing is evaluated on rows it was fitted on. A split does not depend
 on the order of the rows. It depends on labels only by customer, where each part gets its share of
-the customers with fraud, and with `drop_compromised`. Labels are 0, 1, or -1 for unknown.
+the customers with fraud, with `drop_compromised`, and at the end of the data: the last days, of
+which only frauds are known yet, are excluded. Labels are 0, 1, or -1 for unknown.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
+from turncoat.data.open_labels import find_labelled_until
 from turncoat.errors import ConfigError, DataError, check_count
 
 DAY = 86_400.0  # seconds
@@ -54,6 +56,7 @@ class Split:
     test: Array
     excluded: Array
     summaries: dict[str, PartSummary]  # of the parts and of "excluded"
+    open_labels: PartSummary | None = None  # of the excluded rows whose labels are open, if any
 
     @property
     def parts(self) -> dict[str, Array]:
@@ -88,6 +91,11 @@ class Split:
         for name, *cells in table:
             aligned = (cell.rjust(w) for cell, w in zip(cells, widths[1:], strict=True))
             lines.append("  ".join([name.ljust(widths[0]), *aligned]))
+        if self.open_labels is not None:
+            rows, known = self.open_labels.rows, self.open_labels.frauds
+            first = _format_time(self.open_labels.first, are_dates)
+            reason = f"their labels are open ({known:,} frauds and nothing genuine known)"
+            lines.append(f"Excluded are the last {rows:,} rows, from {first} on: {reason}.")
         return "\n".join(lines)
 
     __str__ = describe
@@ -244,7 +252,7 @@ def split_prequential(
         raise ConfigError("drop_compromised needs labels to find compromised cards; give labels")
     origin = float(rows.times.min()) if start_s is None else start_s
     _check_seconds("that is finite", start_s=origin)
-    span = float(rows.times.max()) - origin
+    span = rows.labelled_until - origin
     n_splits = int((span - train_s - gap_s) / test_s + _MAX_UNCOVERED)
     if n_splits < 1:
         found = f"from {origin:,.0f} on they span {span:,.0f} seconds"
@@ -289,6 +297,7 @@ class _SplitRows:
     n_customers: int
     times: Array  # [N] float64
     labels: Array | None  # [N] int8; -1 is unknown
+    labelled_until: float  # labels of later rows are open
 
     @classmethod
     def validate(
@@ -314,7 +323,9 @@ class _SplitRows:
                 raise DataError(f"labels row {row}: {problem}. Correct it, or give no labels")
             marks = marks.astype(np.int8)
         distinct, codes = np.unique(keys, return_inverse=True)
-        return cls(codes, distinct.size, seconds.astype(np.float64), marks)
+        until = find_labelled_until(seconds, marks)
+        last = float(seconds.max()) if until is None else until
+        return cls(codes, distinct.size, seconds.astype(np.float64), marks, last)
 
     @property
     def has_fraud(self) -> Array:
@@ -351,6 +362,8 @@ class _SplitRows:
         """The split with a part number per row; required parts must have rows, or even fraud."""
         if require_fraud and self.labels is None:
             raise ConfigError("require_fraud needs labels to count frauds; give labels")
+        is_open = self.times > self.labelled_until
+        parts = np.where(is_open, _EXCLUDED, parts)
         rows = {part: np.flatnonzero(parts == i) for i, part in enumerate((*PARTS, "excluded"))}
         summaries = {part: self.summarize(members) for part, members in rows.items()}
         for part in required:
@@ -362,7 +375,8 @@ class _SplitRows:
                 counts = f"{summary.labelled:,} rows with a label ({summary.rows:,} in all)"
                 remedy = f"Give more data, a larger {part} part, or another split"
                 raise DataError(f"{name}: {part} has no fraud among {counts}. {remedy}")
-        return Split(name, seed, **rows, summaries=summaries)
+        open_labels = self.summarize(np.flatnonzero(is_open)) if is_open.any() else None
+        return Split(name, seed, **rows, summaries=summaries, open_labels=open_labels)
 
 
 class _Cuts(NamedTuple):
@@ -380,13 +394,14 @@ class _Timeline:
 
     rows: _SplitRows
     shares: dict[str, float]
-    order: Array  # [N]
-    times: Array  # [N] sorted
-    n_frauds: Array  # [N + 1] known frauds among the first n rows
+    order: Array  # [n] of the rows whose labels are not open
+    times: Array  # [n] sorted
+    n_frauds: Array  # [n + 1] known frauds among the first n rows
 
     @classmethod
     def sort(cls, rows: _SplitRows, shares: dict[str, float]) -> _Timeline:
         order = np.argsort(rows.times, kind="stable")
+        order = order[rows.times[order] <= rows.labelled_until]
         is_fraud = np.zeros(order.size, bool) if rows.labels is None else rows.labels[order] == 1
         return cls(rows, shares, order, rows.times[order], np.append(0, np.cumsum(is_fraud)))
 
@@ -468,7 +483,7 @@ class _Timeline:
         return range(int(min(gap_s / DAY, self.days)), -1, -1)
 
     def split(self, cuts: _Cuts, name: str, require_fraud: bool = False) -> Split:
-        parts = np.full(self.times.size, _EXCLUDED, np.int8)
+        parts = np.full(self.rows.times.size, _EXCLUDED, np.int8)
         for part, (begin, end) in self._list_ranges(cuts).items():
             parts[self.order[begin:end]] = PARTS.index(part)
         return self.rows.split(name, None, parts, self.required, require_fraud)

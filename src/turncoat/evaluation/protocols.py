@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.data.open_labels import find_labelled_until
 from turncoat.data.splits import DAY, Split, split_by_customer, split_by_time, split_prequential
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, check_count
@@ -54,7 +55,8 @@ class SplitProtocol:
         delay = self.label_delay_days * DAY
         if self.name == "chronological":
             return [split_by_time(*rows, gap_s=delay, require_fraud=True)]
-        begin, last = float(transactions.times.min()), float(transactions.times.max())
+        times, until = transactions.times, find_labelled_until(transactions.times, rows[2])
+        begin, last = float(times.min()), float(times.max()) if until is None else until
         end = math.floor(last / DAY + _DAY_TOLERANCE) * DAY  # midnight: metrics count whole days
         n_days = self.train_days + 7 * self.n_folds + self.label_delay_days
         start = end - n_days * DAY

@@ -16,7 +16,8 @@ from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, read_
 from turncoat.data.inference.roles import SAMPLE_ROWS, InferredSchema, RoleAssigner
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import open_joined, read
-from turncoat.data.schema import FILL_IN, GENUINE, Schema
+from turncoat.data.open_labels import find_labelled_until
+from turncoat.data.schema import FILL_IN, Schema
 from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
 
@@ -69,14 +70,8 @@ def _find_open_days(origins: Any, schema: Schema) -> float | None:
         table = read(origins, replace(schema, counterparties=(), **roles))
     except DataError:
         return None  # `fit` will meet the same rows and say what is wrong
-    labels, times = np.asarray(table.labels), table.times
-    genuine = times[labels == GENUINE]
-    if len(genuine) == 0:
-        return None
-    is_late = times > genuine.max()
-    days = math.ceil((times.max() - genuine.max()) / 86400)
-    n_open = int((labels[is_late] < 0).sum())
-    return float(days) if days > 1 and 2 * n_open > is_late.sum() else None
+    until = find_labelled_until(table.times, table.labels)
+    return None if until is None else float(math.ceil((table.times.max() - until) / 86400))
 
 
 def _is_same_table(first: Source, other: Source) -> bool:
