@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turncoat.data.open_labels import find_labelled_until
 from turncoat.data.splits import (
     DAY,
     PARTS,
@@ -346,10 +347,13 @@ def test_describe_lists_the_parts():
             times[rows].max(),
         ]
         assert table[part] == [f"{value:.0f}" for value in found]
-    some = split_by_time(customers, times, np.where(times > times[split.test].min(), -1, labels))
+    is_unknown = (times > times[split.test].min()) & (times < times.max())
+    labels[np.argmax(times)] = 0
+    some = split_by_time(customers, times, np.where(is_unknown, -1, labels))
     header, *_, tested, excluded = some.describe().splitlines()[1:]
     assert header.split() == ["rows", "customers", "labelled", "frauds", "first", "last"]
-    assert tested.split()[3:5] == ["1", str(labels[split.test][np.argmin(times[split.test])])]
+    first = labels[split.test][np.argmin(times[split.test])]
+    assert tested.split()[3:5] == ["2", str(first)]
     assert excluded.split()[3:5] == ["0", "0"]
     without = split_by_customer(customers, times, selection=0)
     assert "seed 42" in without.describe()
@@ -564,3 +568,46 @@ def test_parts_without_fraud_are_refused_only_if_asked():
         split_by_time(CUSTOMERS, TIMES, np.ones(60), require_fraud=True).summaries["test"].frauds
         == 9
     )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_days_of_which_only_frauds_are_known_are_in_no_part(seed):
+    customers, times, labels = payments(seed, n_customers=500)
+    is_open = times > 60 * DAY
+    is_early = is_open & (labels == 1) & (np.arange(times.size) % 2 == 0)
+    found = np.where(is_open & ~is_early, -1, labels)
+    last = times[found == 0].max()
+    windows = {"train_s": 28 * DAY, "test_s": 7 * DAY, "gap_s": 2 * DAY}
+    splits = [
+        split_by_customer(customers, times, found),
+        split_by_time(customers, times, found, gap_s=2 * DAY),
+        split_automatically(customers, times, found, gap_s=2 * DAY),
+        *split_prequential(customers, times, found, **windows),
+    ]
+    for split in splits:
+        assert all(times[rows].max() <= last for rows in split.parts.values())
+        assert split.open_labels.rows == (times > last).sum()
+        assert split.open_labels.frauds == (found[times > last] == 1).sum()
+        assert "their labels are open" in split.describe()
+        assert set(np.flatnonzero(times > last)) <= set(split.excluded)
+    assert splits[2].name == "by time"
+    assert times[splits[2].test].max() == times[times <= last].max()
+    closed = split_by_time(customers, times, labels, gap_s=2 * DAY)
+    assert closed.open_labels is None
+    assert "open" not in closed.describe()
+
+
+@pytest.mark.parametrize(
+    ("labels", "until"),
+    [
+        ([0, 0, 1, -1, 1, -1, -1], 1),
+        ([0, 0, 0, 1, 1, 1, -1], None),  # most are known
+        ([0, 1, 1, -1, -1, -1, 0], None),  # a genuine one is known last
+        ([1, 1, -1, -1, -1, -1, -1], None),  # none is known at all
+        ([0, 0, 0, 0, 0, 0, -1], None),  # of a single day
+    ],
+)
+def test_labels_are_open_after_the_last_known_genuine_transaction(labels, until):
+    times = np.arange(7) * DAY
+    assert find_labelled_until(times, labels) == (None if until is None else times[until])
+    assert find_labelled_until(times, None) is None

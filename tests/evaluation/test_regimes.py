@@ -6,11 +6,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tests.scoring.detectors import data_of, detector, time_split
+from turncoat import Detector, VariationalHMM
+from turncoat.data import Schema, read
+from turncoat.data.splits import split_by_customer
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.evaluation.regimes import describe_regimes, measure_tier, name_category
+from turncoat.features import Features
 from turncoat.features.history import compute_time_features
 from turncoat.features.split_panels import build_split_panel
 from turncoat.scoring.formatting import NO_CALENDAR, Clock
@@ -96,3 +101,41 @@ def test_regimes_stay_with_the_diagonal_of_the_transition_matrix(transitions: st
     np.testing.assert_allclose(np.diag(matrix), [row.stickiness for row in table.rows])
     is_fitted = np.allclose(matrix, made.model_.params_.transition_matrix)
     assert is_fitted == (transitions == "per-row")
+
+
+def test_shares_of_categories_are_those_of_the_rows_and_not_the_prior() -> None:
+    rng = np.random.default_rng(4)
+    n, burst = 1500, rng.random(1500) < 0.3
+    table = pl.DataFrame(
+        {
+            "client": rng.integers(0, 60, n),
+            "at": np.arange(n) * 3600.0,
+            "paid": np.exp(rng.normal(3 + 3 * burst, 0.3)),
+            "device": np.where(burst, "emulator", "phone"),
+            "remark": [("note" if i % 60 == 0 else None) for i in range(n)],
+            "fraud": (burst & (rng.random(n) < 0.4)).astype(int),
+        }
+    )
+    schema = Schema(
+        name="few",
+        customer="client",
+        time="at",
+        label="fraud",
+        continuous=("paid",),
+        categorical=("device", "remark"),
+    )
+    data = read(table, schema)
+    split = split_by_customer(data.customer_codes, data.times, data.labels)
+    made = Detector(Features("processed"), VariationalHMM(2, n_restarts=1, max_iter=20))
+    made.fit(data, split)
+    panel, _ = build_split_panel(made.features_, data, split, "calibration")
+    regimes = describe_regimes("made", made, panel, 0.0)
+    traits = [trait for row in regimes.rows for trait in row.traits]
+    assert "remark" not in {trait.feature for trait in traits}
+    shares = {trait.category: trait.overall for trait in traits if trait.feature == "device"}
+    codes = panel.categorical[:, 0]
+    for code in (0, 1):
+        name = name_category(made.features_.plan, "device", code, NO_CALENDAR)
+        if name in shares:
+            assert shares[name] == pytest.approx((codes == code).mean(), abs=0.02)
+    assert shares

@@ -279,6 +279,9 @@ def test_regimes_are_cards_in_words() -> None:
     assert "of all transactions. The customer's next transaction stays in it" in fraud.sentences[1]
     assert all(len(card.traits) <= 4 for card in cards)
     assert regime_cards(samples.minimal()) == ()
+    row = replace(table.rows[0], traits=(RegimeTrait("counterparty_sum_day", -1.5),))
+    known = replace(results, regimes=(replace(table, rows=(row,)),), counterparties=("shop",))
+    assert regime_cards(known)[0].traits == ("amounts in the last day at the shop below average",)
 
 
 @pytest.mark.parametrize(

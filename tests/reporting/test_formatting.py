@@ -75,13 +75,6 @@ def test_estimates_have_two_or_three_digits() -> None:
     assert show.show_range((0.1, 0.25), show.share) == f"10{SPACE}% to 25{SPACE}%"
 
 
-def test_features_have_words() -> None:
-    named = {name: show.name_feature(name) for name in ("sum_week", "no_addr1", "V131")}
-    assert named["sum_week"] == "amounts in the last week"
-    assert named["no_addr1"] == "addr1 is missing"
-    assert named["V131"] == "V131"
-
-
 def test_p_values() -> None:
     assert [show.p_value(value) for value in (0.0, 0.0314, None)] == ["< 0.0001", "0.031", DASH]
 

@@ -30,7 +30,7 @@ def test_summary_starts_with_rows_and_split() -> None:
     assert first.startswith("Evaluated on 268,540 held-out transactions, 2,248 of them fraud.")
     assert "Customers are split at random (seed 42)" in first
     assert second.startswith("All models are evaluated on the same rows.")
-    assert "amount_to_mean and pace" in second
+    assert "amount against the customer's usual (amount_to_mean) and pace" in second
 
 
 def test_summary_of_the_paper_s_protocol_names_the_different_rows() -> None:
@@ -117,10 +117,19 @@ def test_errata_hold_the_numbers_of_each_tier() -> None:
         (RegimeTrait("pace", -1.2), "pace: below average (-1.2 SD)"),
         (RegimeTrait("pace", 0.4), "pace: somewhat above average (+0.4 SD)"),
         (RegimeTrait("device", 0.61, "'phone'", 0.2), "device is 'phone': 61% vs. 20% overall"),
+        (
+            RegimeTrait("new_device", 0.8, "yes", 0.05),
+            "device is new for the customer (new_device): yes in 80% vs. 5% overall",
+        ),
+        (
+            RegimeTrait("counterparty_count_day", 1.2),
+            "transactions in the last day at the shop (counterparty_count_day): above average "
+            "(+1.2 SD)",
+        ),
     ],
 )
 def test_traits_are_worded(trait: RegimeTrait, text: str) -> None:
-    assert narrative.describe_trait(trait) == text
+    assert narrative.describe_trait(trait, ("shop",)) == text
 
 
 def make_cycle(number: int, counts: tuple[float, ...], states: float, **changes: Any) -> JointCycle:

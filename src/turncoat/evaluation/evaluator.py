@@ -108,6 +108,7 @@ def evaluate(
         champions=tuple(_list_champions(study)),
         verdict=_judge_detector(evaluator, comparisons, summary),
         summary=summary,
+        counterparties=transactions.schema.counterparties,
     )
 
 

@@ -50,18 +50,22 @@ def describe_regimes(name: str, detector: Detector, panel: Panel, saturation: fl
 
 
 def _regime_means(detector: Detector, panel: Panel) -> tuple[Array, list[Array]]:
-    """Means [K, D] and category shares [K, C]: the model's, or over beliefs behind an encoder."""
+    """Means [K, D], the model's or over beliefs behind an encoder; category shares [K, C].
+
+    Shares are of all rows, those without a value too. The model's own would show its prior where a
+    column is nearly always empty.
+    """
     model = detector.model_
-    if model.to_latent_hmm() is model:
-        return model.params_.means, list(model.params_.category_probs)
     belief = model.filter(panel).probs
-    is_known = ~np.isnan(panel.continuous)
-    sums = belief.T @ np.where(is_known, panel.continuous, 0.0)
     shares = []
     for j, size in enumerate(panel.n_categories):
         codes = panel.categorical[:, j]
         counts = np.stack([belief[codes == code].sum(axis=0) for code in range(size)], axis=1)
-        shares.append(_divide(counts, counts.sum(axis=1, keepdims=True)))
+        shares.append(_divide(counts, belief.sum(axis=0)[:, None]))
+    if model.to_latent_hmm() is model:
+        return model.params_.means, shares
+    is_known = ~np.isnan(panel.continuous)
+    sums = belief.T @ np.where(is_known, panel.continuous, 0.0)
     return _divide(sums, belief.T @ is_known), shares
 
 

@@ -340,6 +340,7 @@ class Results:
     verdict: str = ""
     pieces: PieceTable | None = None  # None if no champion considered two-sided chains
     summary: Summary | None = None  # what the first screen shows
+    counterparties: tuple[str, ...] = ()  # columns of the schema
     version: int = VERSION
 
 

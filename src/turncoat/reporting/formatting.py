@@ -85,36 +85,6 @@ _CRITERIA = {"bic": "BIC", "elbo": "ELBO", "held_out": "Held-out log density per
 _TITLES = {**FAMILIES, **_CRITERIA, "baum-welch": "Baum-Welch"}
 
 
-_SPANS = ("hour", "day", "week", "month")
-_FEATURES = {  # engineered features in words
-    "amount_z": "amount against the customer's own spread",
-    "amount_to_mean": "amount against the customer's usual",
-    "amount_to_max": "amount against the customer's largest",
-    "amount_to_last": "amount against the last one",
-    "since_last": "time since the last transaction",
-    "since_first": "time since the first transaction",
-    "n_before": "number of earlier transactions",
-    "hour_habit": "agreement with the customer's usual hours",
-    "weekday_habit": "agreement with the customer's usual weekdays",
-    "n_missing": "number of missing fields",
-    "n_missing_change": "change in missing fields",
-    "is_first": "first transaction",
-    **{f"count_{span}": f"transactions in the last {span}" for span in _SPANS},
-    **{f"sum_{span}": f"amounts in the last {span}" for span in _SPANS},
-}
-_FLAGS = {"new_": "is new for the customer", "changed_": "has changed", "no_": "is missing"}
-
-
-def name_feature(name: str) -> str:
-    """A feature in words; columns of the file keep their names."""
-    if name in _FEATURES:
-        return _FEATURES[name]
-    for prefix, text in _FLAGS.items():
-        if name.startswith(prefix):
-            return f"{name.removeprefix(prefix)} {text}"
-    return name
-
-
 def metric_text(name: str) -> MetricText:
     """How a metric is shown; an unknown one keeps its name."""
     return METRIC_TEXTS.get(name) or MetricText(capitalise(name), "")

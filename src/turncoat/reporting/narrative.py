@@ -19,6 +19,7 @@ from turncoat.evaluation.results import (
 from turncoat.evaluation.summary import Summary
 from turncoat.evaluation.verdict import XGBOOST, describe_verdict
 from turncoat.reporting import formatting as show
+from turncoat.reporting.feature_words import name_feature, name_with_identifier
 
 TOPICS = {
     "champion": "Champion vs. XGBoost",
@@ -166,7 +167,8 @@ def summarise(results: Results) -> tuple[str, ...]:
         rows = f"Baselines are evaluated on all of them, {hmms}."
     features = "Features use neither the row's own label nor the future."
     if results.hmm_features:
-        features += f" The hidden Markov models have {show.join_words(results.hmm_features)}."
+        names = [name_with_identifier(one, results.counterparties) for one in results.hmm_features]
+        features += f" The hidden Markov models have {show.join_words(names)}."
     held_out = f"{test.n_rows:,} held-out transactions, {test.n_frauds:,} of them fraud"
     if test.n_unlabelled:
         held_out += f" and {test.n_unlabelled:,} left out because their label is unknown"
@@ -197,7 +199,7 @@ def describe_champions(results: Results) -> tuple[str, ...]:
         where = f", fold {fold}, seed {seed}" if len(results.champions) > 1 else ""
         kind = choice.chosen.kind
         about = f"Champion{where}: {kind}, scores by {_KINDS.get(kind, kind)}"
-        sentences.append(f"{about}. {_describe_chain(choice)}")
+        sentences.append(f"{about}. {_describe_chain(choice, results.counterparties)}")
     if results.champions:
         sentences.append(
             "The choice is made on the selection part: the simplest kind whose average precision "
@@ -226,13 +228,16 @@ def describe_kind(results: Results) -> str:
     return _KINDS.get(kind, kind)
 
 
-def _describe_chain(choice: ChampionChoice) -> str:
+def _describe_chain(choice: ChampionChoice, counterparties: Sequence[str]) -> str:
     """What the chain of a champion sees."""
     if not choice.n_fraud_states:
         chain = f"Its chain has {choice.n_states} regimes on {choice.chosen.chain}"
         return f"{chain}, fitted without labels."
     weights = list(choice.evidence_weights.items())
-    shown = [f"{name} {show.number(weight, 2)}" for name, weight in weights[:_MAX_WEIGHTS]]
+    shown = [
+        f"{name_with_identifier(name, counterparties)} {show.number(weight, 2)}"
+        for name, weight in weights[:_MAX_WEIGHTS]
+    ]
     shown += [f"{len(weights) - _MAX_WEIGHTS} more"] if len(weights) > _MAX_WEIGHTS else []
     states = f"{choice.n_states} regimes, {choice.n_fraud_states} of them for fraud"
     tried = "1 chain" if len(choice.chains) == 1 else f"{len(choice.chains)} chains"
@@ -303,20 +308,23 @@ def list_errata(results: Results) -> tuple[str, ...]:
     return tuple(show.render("errata.txt.jinja", tiers=tiers).splitlines())
 
 
-def describe_trait(trait: RegimeTrait) -> str:
-    """A feature that sets a regime apart, with its numbers."""
-    if trait.category is not None:
-        overall = "" if trait.overall is None else f" vs. {trait.overall:.0%} overall"
-        return f"{trait.feature} is {trait.category}: {trait.value:.0%}{overall}"
-    return f"{trait.feature}: {_place_trait(trait)} ({trait.value:+.1f} SD)"
-
-
-def word_trait(trait: RegimeTrait) -> str:
-    """A feature that sets a regime apart, in plain words."""
+def describe_trait(trait: RegimeTrait, counterparties: Sequence[str] = ()) -> str:
+    """A feature that sets a regime apart, with its name and its numbers."""
+    what = name_with_identifier(trait.feature, counterparties)
     if trait.category is None:
-        return f"{show.name_feature(trait.feature)} {_place_trait(trait)}"
+        return f"{what}: {_place_trait(trait)} ({trait.value:+.1f} SD)"
+    overall = "" if trait.overall is None else f" vs. {trait.overall:.0%} overall"
     is_flag = trait.category in ("yes", "no")
-    what = show.name_feature(trait.feature)
+    what = f"{what}: {trait.category} in" if is_flag else f"{what} is {trait.category}:"
+    return f"{what} {trait.value:.0%}{overall}"
+
+
+def word_trait(trait: RegimeTrait, counterparties: Sequence[str] = ()) -> str:
+    """A feature that sets a regime apart, in plain words."""
+    what = name_feature(trait.feature, counterparties)
+    if trait.category is None:
+        return f"{what} {_place_trait(trait)}"
+    is_flag = trait.category in ("yes", "no")
     what = f"{what}: {trait.category}" if is_flag else f"{what} is {trait.category}"
     overall = "" if trait.overall is None else f", {show.share(trait.overall)} overall"
     return f"{what} in {show.share(trait.value)}{overall}"

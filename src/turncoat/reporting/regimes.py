@@ -42,10 +42,10 @@ def regime_cards(results: Results) -> tuple[RegimeCard, ...]:
         if deployed in (one.detector, f"{one.detector}, corrected, filtered")
     ]
     rows = sorted(tables[0].rows, key=lambda row: -row.fraud_rate) if tables else []
-    return tuple(_word_regime(row, tables[0].fraud_regime) for row in rows)
+    return tuple(_word_regime(row, tables[0].fraud_regime, results.counterparties) for row in rows)
 
 
-def _word_regime(row: RegimeRow, fraud_regime: int) -> RegimeCard:
+def _word_regime(row: RegimeRow, fraud_regime: int, counterparties: Sequence[str]) -> RegimeCard:
     is_fraud = row.number == fraud_regime
     bounds = show.show_range((row.lower, row.upper), show.share)
     times = "" if row.enrichment is None else f"{show.two_digits(row.enrichment)} times the average"
@@ -57,7 +57,7 @@ def _word_regime(row: RegimeRow, fraud_regime: int) -> RegimeCard:
             f"It has {show.share(row.share)} of all transactions. The customer's next transaction "
             f"stays in it in {show.share(row.stickiness)} of cases.",
         ),
-        traits=tuple(word_trait(one) for one in row.traits[:_MAX_WORDS]),
+        traits=tuple(word_trait(one, counterparties) for one in row.traits[:_MAX_WORDS]),
         is_fraud=is_fraud,
     )
 
@@ -145,7 +145,7 @@ def regimes_table(results: Results, place: int) -> Table:
         return tables.interval_cell(text, (row.lower, row.upper))
 
     def traits(row: RegimeRow) -> Cell:
-        texts = tuple(map(describe_trait, row.traits))
+        texts = tuple(describe_trait(one, results.counterparties) for one in row.traits)
         return Cell(texts[0] if texts else show.DASH, "; ".join(texts), texts[1:])
 
     percent, stays = show.percent, "chance that the next transaction is in the same regime"

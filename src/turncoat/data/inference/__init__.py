@@ -14,9 +14,9 @@ import polars as pl
 from turncoat.data.csv_files import PLAIN, detect_number_format
 from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, read_as_time
 from turncoat.data.inference.roles import SAMPLE_ROWS, InferredSchema, RoleAssigner
+from turncoat.data.open_labels import find_labelled_until
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import open_joined, read
-from turncoat.data.open_labels import find_labelled_until
 from turncoat.data.schema import FILL_IN, Schema
 from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
