@@ -11,7 +11,13 @@ import pytest
 
 from tests.evaluation.samples import make_scored
 from turncoat import ConfigError
-from turncoat.evaluation.alerts import CaughtFrauds, HeldOutDays, catch_frauds, measure_reliability
+from turncoat.evaluation.alerts import (
+    CaughtFrauds,
+    HeldOutDays,
+    LabelWeights,
+    catch_frauds,
+    measure_reliability,
+)
 from turncoat.evaluation.bootstrap import draw_customers
 from turncoat.evaluation.metrics import ScoredLabels, measure
 from turncoat.evaluation.summary import Costs
@@ -96,6 +102,48 @@ def test_figures_are_those_of_what_was_caught() -> None:
             assert figure.interval[0] <= figure.value <= figure.interval[1]
         savings = 0.4 * month * found.caught[1:, 1, b] - 2.0 * reviews
         assert one.net_saving.interval == pytest.approx(tuple(np.quantile(savings, [0.05, 0.95])))
+
+
+def test_numbers_are_those_with_the_fraud_rate_of_all_days() -> None:
+    """A test part with a third of the usual frauds gives what one with all of them would."""
+    whole = make_scored(4, 3000, n_customers=100)
+    paid = np.exp(np.random.default_rng(2).normal(3, 1, len(whole)))
+    is_fraud = whole.labels == 1
+    copies = np.where(is_fraud, 3, 1)
+    rows = np.repeat(np.arange(len(whole)), copies)  # every fraud three times
+    usual, usual_paid = whole.take(rows), paid[rows]
+    rate = 3 * whole.n_frauds / len(rows)
+    weights = LabelWeights.match(len(whole), whole.n_frauds, rate)
+    assert weights.fraud * whole.n_frauds + weights.genuine * (~is_fraud).sum() == pytest.approx(
+        len(whole)
+    )
+    assert LabelWeights.match(len(usual), usual.n_frauds, rate) == (1.0, 1.0)
+    scale = len(rows) / len(whole)
+    options = {"n_resamples": 3, "seed": 1}
+    costs, budgets = Costs(), (4.0, 20.0, 90.0)
+    found = {}
+    for name, fold, days in (
+        ("usual", usual, HeldOutDays((5,), 1.0, (usual_paid,), rate)),
+        ("few", whole, HeldOutDays((5,), scale, (paid,), rate, weights)),
+    ):
+        traffic = days.measure_traffic([fold])
+        caught = catch_frauds([fold], days, budgets, **options)
+        found[name] = traffic, caught.list_budgets(traffic, costs)
+    for figure in ("rows_per_day", "frauds_per_month", "fraud_value_per_month"):
+        few, expected = (getattr(found[name][0], figure) for name in ("few", "usual"))
+        assert few == pytest.approx(expected)
+    month = found["few"][0].frauds_per_month
+    for few, expected in zip(found["few"][1], found["usual"][1], strict=True):
+        names = "frauds_per_month", "recall", "precision", "value_per_month", "value_share"
+        for name in (*names, "net_saving", "false_alerts"):
+            assert getattr(few, name).value == pytest.approx(getattr(expected, name).value), name
+        assert few.frauds_per_month.value == pytest.approx(few.recall.value * month)
+        assert few.precision.value == pytest.approx(
+            few.frauds_per_month.value / few.reviews_per_month
+        )
+        assert few.n_caught == pytest.approx(few.recall.value * whole.n_frauds)
+        genuine = expected.n_alerts - expected.n_caught  # not copied, so as many in both
+        assert few.n_alerts - few.n_caught == pytest.approx(genuine)
 
 
 def test_recall_is_the_recall_of_the_metrics() -> None:

@@ -3,6 +3,10 @@
 Alerts are the highest scores of a fold's test days, as many as the budget has in total: a threshold
 that gives the budget on average, with busy and quiet days. Among equal scores each is as likely to
 be alerted as the others. Intervals resample customers; the number of alerts stays.
+
+Held-out customers may have more or fewer frauds than others. Frauds and genuine transactions are
+weighted so that fraud is as frequent as in all data of the test days. The frauds of a month are
+then all known ones, those caught are the recall times that, and precision and money agree with it.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +41,22 @@ _MIN_ALERTS = 5  # held out, of the smallest budget
 _BIN_FRAUDS, _MAX_BINS = 10, 10  # frauds of a bin of reliability, about; and number of bins
 
 
+class LabelWeights(NamedTuple):
+    """How much a held-out transaction counts."""
+
+    genuine: float = 1.0
+    fraud: float = 1.0
+
+    @classmethod
+    def match(cls, n_rows: int, n_frauds: int, fraud_rate: float) -> LabelWeights:
+        """Weights that give held-out rows this fraud rate; their sum stays the number of rows."""
+        own = n_frauds / n_rows
+        return cls((1 - fraud_rate) / (1 - own), fraud_rate / own) if 0 < own < 1 else cls()
+
+
+_AS_THEY_ARE = LabelWeights()
+
+
 @dataclass(frozen=True, eq=False)
 class HeldOutDays:
     """What alerts need to know about the test rows of known label, besides their scores."""
@@ -44,6 +65,7 @@ class HeldOutDays:
     scale: float  # all transactions of these days over held-out ones
     amounts: tuple[Array, ...] | None  # [N] by fold; NaN is unknown; None without the column
     fraud_rate: float | None = None  # of all transactions of known label of these days
+    weights: LabelWeights = _AS_THEY_ARE
 
     @property
     def month(self) -> float:
@@ -57,7 +79,8 @@ class HeldOutDays:
         if self.amounts is not None:
             pairs = zip(folds, self.amounts, strict=True)
             paid = np.concatenate([own[fold.labels == 1] for fold, own in pairs])
-            value, n_unknown = self.month * float(_cost(paid).sum()), int(np.isnan(paid).sum())
+            value = self.month * self.weights.fraud * float(_cost(paid).sum())
+            n_unknown = int(np.isnan(paid).sum())
         return Traffic(
             n_rows=n_rows,
             n_frauds=n_frauds,
@@ -65,7 +88,7 @@ class HeldOutDays:
             n_days=sum(self.n_days),
             scale=self.scale,
             rows_per_day=self.scale * n_rows / sum(self.n_days),
-            frauds_per_month=self.month * n_frauds,
+            frauds_per_month=self.month * self.weights.fraud * n_frauds,
             fraud_value_per_month=value,
             n_frauds_without_amount=n_unknown,
             fraud_rate=self.fraud_rate,
@@ -87,7 +110,7 @@ class HeldOutDays:
 
 @dataclass(frozen=True, eq=False)
 class CaughtFrauds:
-    """Held-out frauds, and their amounts, that B budgets catch with one model.
+    """Held-out frauds, and their amounts, that B budgets catch with one model; both weighted.
 
     The first of the R + 1 entries is of the rows themselves, the others of resampled customers.
     """
@@ -105,6 +128,8 @@ class CaughtFrauds:
         for b, alerts in enumerate(self.alerts_per_day):
             n_alerts = alerts * sum(days.n_days) / days.scale
             precision = _estimate(frauds[b] / n_alerts)
+            n_caught = float(frauds[b, 0]) / days.weights.fraud
+            n_genuine = (n_alerts - float(frauds[b, 0])) / days.weights.genuine
             reviews = alerts * MONTH_DAYS
             value = share = prevented = cost = saving = None
             if days.amounts is not None:
@@ -117,8 +142,8 @@ class CaughtFrauds:
                     alerts_per_day=alerts,
                     alerted_share=alerts / traffic.rows_per_day,
                     reviews_per_month=reviews,
-                    n_alerts=n_alerts,
-                    n_caught=float(frauds[b, 0]),
+                    n_alerts=n_caught + n_genuine,
+                    n_caught=n_caught,
                     frauds_per_month=_estimate(days.month * frauds[b]),
                     recall=_divide(frauds[b], all_frauds),
                     precision=precision,
@@ -152,13 +177,15 @@ def catch_frauds(
     own = np.split(codes, np.cumsum([len(fold) for fold in folds])[:-1])
     totals, ranked = np.zeros((2, len(customers))), []
     for f, (fold, who) in enumerate(zip(folds, own, strict=True)):
-        labels = fold.labels.astype(np.float64)
+        labels = days.weights.fraud * fold.labels
+        weights = np.where(fold.labels == 1, labels, days.weights.genuine)
         values = labels if days.amounts is None else labels * _cost(days.amounts[f])
         for place, column in enumerate((labels, values)):
             totals[place] += np.bincount(who, column, minlength=len(customers))
         order, ends = fold.ranking.order, fold.ranking.ends
         limits = np.array(alerts_per_day) * (days.n_days[f] / days.scale)
-        ranked.append((who[order], labels[order], values[order], ends, limits))
+        columns = (column[order] for column in (who, weights, labels, values))
+        ranked.append((*columns, ends, limits))
 
     def resample(r: int) -> tuple[Array, Array]:
         counts = np.ones(len(customers))
@@ -206,11 +233,19 @@ def measure_reliability(
 
 @jit_exact
 def _catch(
-    counts: Array, customers: Array, labels: Array, values: Array, ends: Array, limits: Array
+    counts: Array,
+    customers: Array,
+    weights: Array,
+    labels: Array,
+    values: Array,
+    ends: Array,
+    limits: Array,
 ) -> Array:
-    """Frauds and values [2, B] among the first `limits` [B] rows, a customer's `counts` times.
+    """Frauds and values [2, B] among the first rows, a customer's `counts` times.
 
-    Rows [N] come by falling score, in groups of equal scores that end at `ends` [G].
+    The first rows are those whose `weights` [N] add up to `limits` [B]; `labels` are the weights
+    of frauds, and 0. Rows [N] come by falling score, in groups of equal scores that end at
+    `ends` [G].
     """
     found = np.zeros((2, len(limits)))
     weight = caught = value = 0.0
@@ -219,7 +254,7 @@ def _catch(
         rows = frauds = worth = 0.0
         for i in range(start, ends[g]):
             count = counts[customers[i]]
-            rows += count
+            rows += count * weights[i]
             frauds += count * labels[i]
             worth += count * values[i]
         while b < len(limits) and rows > 0 and limits[b] <= weight + rows:

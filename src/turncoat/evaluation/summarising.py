@@ -9,7 +9,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY
-from turncoat.evaluation.alerts import HeldOutDays, catch_frauds, measure_reliability
+from turncoat.evaluation.alerts import HeldOutDays, LabelWeights, catch_frauds, measure_reliability
 from turncoat.evaluation.candidates import CHAMPION
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.evaluation.protocols import TEST, Fold
@@ -106,7 +106,7 @@ def _find_days(folds: Sequence[Fold], places: Sequence[Array]) -> HeldOutDays:
     column = transactions.schema.amount
     every = None if column is None else transactions.column(column)
     days, labels = np.floor(transactions.times / DAY), np.asarray(transactions.labels)
-    n_days, n_rows, amounts, n_known, n_frauds = [], 0, [], 0, 0
+    n_days, n_rows, amounts, n_known, n_frauds, n_held_out = [], 0, [], 0, 0, 0
     for fold, own in zip(folds, places, strict=True):
         test = fold.rows(TEST)
         first, last = days[test].min(), days[test].max()
@@ -116,11 +116,13 @@ def _find_days(folds: Sequence[Fold], places: Sequence[Array]) -> HeldOutDays:
         n_rows += int(counts.sum())
         n_known += int((labels[counts] >= 0).sum())
         n_frauds += int((labels[counts] == 1).sum())
+        n_held_out += int((labels[test[own]] == 1).sum())
         if every is not None:
             amounts.append(every[test[own]])
-    scale = n_rows / sum(len(own) for own in places)
+    n_own, fraud_rate = sum(map(len, places)), n_frauds / n_known
     paid = None if every is None else tuple(amounts)
-    return HeldOutDays(tuple(n_days), scale, paid, n_frauds / n_known)
+    weights = LabelWeights.match(n_own, n_held_out, fraud_rate)
+    return HeldOutDays(tuple(n_days), n_rows / n_own, paid, fraud_rate, weights)
 
 
 def _list_top_customers(

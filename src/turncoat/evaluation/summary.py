@@ -1,8 +1,9 @@
 """The first screen of a report as plain values: alerts, frauds caught, money, examples.
 
 Everything is of the test part: filtered scores, known labels, one seed. Numbers a day or a month
-are of all transactions of the test days, not only of the held-out ones; `Traffic.scale` is the
-factor between them. Intervals are 90 % bootstrap intervals by customer.
+are of all transactions of the test days, not only of the held-out ones: `Traffic.scale` is the
+factor between them, and `Traffic.fraud_rate` how frequent fraud is. Intervals are 90 % bootstrap
+intervals by customer.
 """
 
 from __future__ import annotations

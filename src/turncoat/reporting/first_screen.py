@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ from turncoat.reporting.drawing import ReportFigure
 from turncoat.reporting.tables import Cell, Column, Table, build_table
 from turncoat.scoring.formatting import format_amount, shorten
 
-_MAX_RATE_RATIO = 1.2  # of fraud rates that count as alike
 BEST_SAVING = "Net saving is highest with about {} alerts a day."
 NO_SAVING = "Reviews cost more than they save, with any number of alerts."
 _FIGURES: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
@@ -81,18 +80,8 @@ def build_first_screen(results: Results) -> FirstScreen | None:
         customers=tuple(_word_customer(summary, one) for one in summary.top_customers),
         data=_encode_budgets(summary, texts),
         notes=tuple(_list_notes(results, summary)),
-        cautions=(*narrative.list_warnings(results, "few_frauds"), *_compare_rates(summary)),
+        cautions=narrative.list_warnings(results, "few_frauds"),
     )
-
-
-def _compare_rates(summary: Summary) -> Iterator[str]:
-    """A caution if the test part has another fraud rate than all data of its days."""
-    traffic = summary.traffic
-    own, usual = traffic.n_frauds / max(traffic.n_rows, 1), traffic.fraud_rate
-    if usual and not 1 / _MAX_RATE_RATIO < own / usual < _MAX_RATE_RATIO:
-        rates = f"{show.share(own)} of its transactions are fraud, of all data {show.share(usual)}"
-        more = "fewer" if own > usual else "more"
-        yield f"The test part is unusual: {rates}. Expect {more} frauds a month than shown here."
 
 
 def _word_budget(summary: Summary, place: int) -> dict[str, str]:
@@ -206,6 +195,13 @@ def _list_notes(results: Results, summary: Summary) -> list[str]:
         factor = show.two_digits(traffic.scale)
         held_out = f"1 in {factor} transactions of these {traffic.n_days:,} days was held out"
         notes.append(f"{held_out}; numbers a day and a month are scaled up to all of them.")
+    rates = traffic.n_frauds / max(traffic.n_rows, 1), traffic.fraud_rate
+    if len({show.share(rate) for rate in rates}) > 1 and traffic.fraud_rate is not None:
+        own, usual = map(show.share, rates)
+        notes.append(
+            f"{own} of the held-out transactions are fraud, but {usual} of all on these days: "
+            "alerts, frauds and money are those with the rate of all."
+        )
     notes.append("A month has 30 days.")
     if results.parts and any(one.n_unlabelled for one in results.parts):
         notes.append(
