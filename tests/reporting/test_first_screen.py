@@ -126,7 +126,7 @@ def test_assumptions_and_scaling_are_said() -> None:
         " ".join(first_screen(change(traffic=replace(traffic, fraud_rate=usual))).notes)
         for usual in (rate, 0.5 * rate)
     )
-    assert "with the rate of all" not in alike
+    assert "frauds, alerts and money are for" not in alike
     told = f"{show.share(rate)} of the held-out transactions are fraud, but {show.share(rate / 2)}"
     assert told in unusual
     whole = replace(traffic, scale=1.0)

@@ -110,6 +110,22 @@ def test_errata_hold_the_numbers_of_each_tier() -> None:
     assert list(narrative.list_errata(results)) == []
 
 
+def test_cautions_about_detectors_that_one_would_not_deploy_stand_apart() -> None:
+    results = samples.rich()
+    assert results.summary is not None
+    summary = replace(results.summary, detector="champion")
+    of = {subject: StudyWarning("saturated", subject, {"saturation": 0.97}) for subject in "xy"}
+    own = StudyWarning("no_sequence", "champion", {"temporal_share": 0.001})
+    few = StudyWarning("few_frauds", "test", {"n_frauds": 9.0})
+    warnings = (of["x"], own, few, of["y"])
+    main, others = narrative.divide_warnings(replace(results, summary=summary, warnings=warnings))
+    assert [text.split(":")[0] for text in main[:1]] == ["Champion"]
+    assert main[1].startswith("There are few frauds")
+    assert [text.split(":")[0] for text in others] == ["X", "Y"]
+    undecided = replace(results, summary=None, warnings=warnings)
+    assert narrative.divide_warnings(undecided) == (narrative.list_warnings(undecided), ())
+
+
 @pytest.mark.parametrize(
     ("trait", "text"),
     [

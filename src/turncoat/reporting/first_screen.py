@@ -199,8 +199,8 @@ def _list_notes(results: Results, summary: Summary) -> list[str]:
     if len({show.share(rate) for rate in rates}) > 1 and traffic.fraud_rate is not None:
         own, usual = map(show.share, rates)
         notes.append(
-            f"{own} of the held-out transactions are fraud, but {usual} of all on these days: "
-            "alerts, frauds and money are those with the rate of all."
+            f"{own} of the held-out transactions are fraud, but {usual} of all on these days; "
+            f"frauds, alerts and money are for {usual}."
         )
     notes.append("A month has 30 days.")
     if results.parts and any(one.n_unlabelled for one in results.parts):

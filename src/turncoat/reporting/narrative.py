@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 
@@ -40,7 +41,7 @@ TOPICS = {
 _WARNINGS = {
     "few_frauds": "{shown}{fold}: all numbers are rough.",
     "saturated": "{subject}: the model is almost certain of one regime in {saturation} of test "
-    "transactions. Try fewer features, or temperature auto.",
+    "transactions. Try fewer features (--include), or --temperature auto.",
     "miscalibrated": "Do not take these scores at face value as probabilities: {shown}. In "
     "brackets: how far they are off on average, where {fraud_rate} of transactions are fraud.",
     "no_sequence": "{subject}: the order of a customer's transactions adds almost nothing "
@@ -52,6 +53,7 @@ _WARNINGS = {
     "different_rows": "The paper's protocol does not compare on the same rows: it evaluates its "
     "models on customers with 5 transactions or more.",
 }
+_OF_DETECTORS = ("saturated", "no_sequence", "no_eligible_order", "unstable_order")
 CHOSEN_BY = {  # how a number of states was chosen
     "given": "given",
     "eligibility": "chosen by eligibility",
@@ -264,6 +266,21 @@ def list_warnings(results: Results, *codes: str) -> tuple[str, ...]:
         key = one.code if one.code in joined else place
         sentences.setdefault(key, _WARNINGS.get(one.code, "{subject}").format(**values))
     return tuple(sentences.values())
+
+
+def divide_warnings(results: Results) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What to be careful about if one deploys the detector, and what only concerns others."""
+    deployed = None if results.summary is None else results.summary.detector
+    others = tuple(
+        one
+        for one in results.warnings
+        if deployed and one.code in _OF_DETECTORS and not deployed.startswith(one.subject)
+    )
+    own = tuple(one for one in results.warnings if one not in others)
+    own_texts, other_texts = (
+        list_warnings(replace(results, warnings=some)) for some in (own, others)
+    )
+    return own_texts, other_texts
 
 
 def _list_few_frauds(_: Results, few: Sequence[StudyWarning]) -> str:

@@ -90,7 +90,7 @@ class Report(NamedTuple):
             first=self.first_screen,
             summary=results.summary,
             setup=narrative.summarise(results),
-            warnings=narrative.list_warnings(results),
+            warnings=narrative.divide_warnings(results)[0],
             main=[section for section in self.sections if not section.is_appendix],
             appendix=[section for section in self.sections if section.is_appendix],
             cards=cards[:_MAX_CARDS],
@@ -133,6 +133,7 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     scoring = comparisons.scoring_table(results) if results.scoring_variants else None
     slices = comparisons.slice_tables(results)
     parts = (regimes.parts_table(results),) if results.parts else ()
+    cautions = narrative.divide_warnings(results)[1]
     split = Block(text=(narrative.describe_split(results.protocol),), tables=parts)
     with draw.drawing_style():
         selections = (_selection_block(results, n) for n in range(len(results.selections)))
@@ -161,10 +162,15 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
             Section("pieces", "What the pieces of the chains are worth", _piece_blocks(results)),
             Section("scoring", "Raw or corrected, filtered or smoothed", _table_blocks(scoring)),
             Section("neural", "The neural tier", tuple(_neural_blocks(results))),
-            Section("errata", "What the errata change", (Block(text=errata),) if errata else ()),
+            Section("cautions", "Cautions about other detectors", _text_blocks(cautions)),
+            Section("errata", "What the errata change", _text_blocks(errata)),
         )
     kept = tuple(section for section in sections if section.blocks)
     return Report(results, manifest, first, kept)
+
+
+def _text_blocks(sentences: tuple[str, ...]) -> tuple[Block, ...]:
+    return (Block(text=sentences),) if sentences else ()
 
 
 def _table_blocks(*tables: Table | None) -> tuple[Block, ...]:
