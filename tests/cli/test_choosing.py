@@ -131,6 +131,14 @@ def test_options_that_do_not_fit_together_are_refused(turncoat, tmp_path):
     assert not (tmp_path / "detector").exists()
 
 
+def test_a_budget_that_is_exceeded_is_said(turncoat, tmp_path):
+    write_payments(tmp_path, 80)
+    told = "This took longer than the budget: it is the least that can be tried on these data."
+    fit = "fit payments.csv --kind regimes --no-refit"
+    assert told in turncoat(f"{fit} --budget 0.01s").stdout
+    assert told not in turncoat(f"{fit} --budget 0.01s --trials 1").stdout
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400)])
 def test_budgets_are_times(text: str, seconds: float):
     assert parse_budget(text) == seconds

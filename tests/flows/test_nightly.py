@@ -33,12 +33,12 @@ DAY = "2024-07-01"
 pytestmark = pytest.mark.skipif(not shutil.which("bash"), reason="the script needs bash")
 
 
-def run(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(cwd: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         arguments,
         cwd=cwd,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -55,10 +55,8 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepare(folder: Path) -> Path:
     """A detector, a store with its history, and an inbox with the files of a day."""
-    folder = tmp_path_factory.mktemp("nightly")
     bundle("shop", folder)
     FRAME[:450].write_csv(folder / "history.csv")
     store = "sqlite:///beliefs.sqlite"
@@ -68,6 +66,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     FRAME[450:].drop("fraud").write_csv(folder / "inbox" / f"{DAY}.csv")
     FRAME[450:].select("id", "fraud").write_csv(folder / "inbox" / f"{DAY}-labels.csv")
     return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare(tmp_path_factory.mktemp("nightly"))
 
 
 def test_a_second_run_changes_nothing_and_a_broken_file_neither(place: Path) -> None:
@@ -103,6 +106,19 @@ def test_a_second_run_changes_nothing_and_a_broken_file_neither(place: Path) -> 
     assert "nightly: exit code 3 needs a person" in broken.stderr
     assert read_files(place / "results") == files
     assert dump_store(place) == stored
+
+
+def test_a_file_of_chargebacks_needs_no_label_column(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    chargebacks = FRAME[450:470].select("id")
+    chargebacks.write_csv(tmp_path / "inbox" / f"{DAY}-labels.csv")
+    refused = run(tmp_path, str(SCRIPT), DAY)
+    assert refused.returncode == 3
+    assert "--all-fraud" in refused.stderr
+    done = run(tmp_path, str(SCRIPT), DAY, LABEL_OPTIONS="--all-fraud")
+    assert done.returncode == 0, done.stderr
+    _, labels, log = map(json.loads, done.stdout.splitlines())
+    assert (labels["new"], labels["frauds"], log["label"]) == (20, 20, 20)
 
 
 def test_a_file_that_is_not_there_yet_is_for_later(tmp_path: Path) -> None:

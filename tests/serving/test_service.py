@@ -63,6 +63,24 @@ def test_retention_does_not_delete_the_whole_log(
     )
 
 
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_a_service_says_that_its_log_is_empty(
+    model: Path, caplog: pytest.LogCaptureFixture, is_filled: bool
+) -> None:
+    caplog.set_level("INFO", "turncoat")
+
+    async def go() -> None:
+        store = MemoryStore()
+        if is_filled:
+            await fill(store, model, time.time(), n=2)
+        async with make_service(model, store).running():
+            pass
+
+    asyncio.run(go())
+    told = "the log is empty. If the store is new, load history with `turncoat replay`"
+    assert (told in caplog.text) is not is_filled
+
+
 def test_the_log_is_kept_as_long_as_labels_take(model: Path) -> None:
     async def read(**settings: Any) -> tuple[float, Any]:
         service = make_service(model, MemoryStore(), **settings)

@@ -118,14 +118,18 @@ def describe_rule(detector: Detector, explained: Sequence[Explanation]) -> str:
 
 
 def _print_table(explained: Sequence[Explanation]) -> None:
+    """A row for each transaction, with facts about it; the average transaction is none."""
+    from turncoat.scoring.descriptions import AVERAGE
+
     columns = ("id", "customer", "transaction", "P(fraud)", "strongest reasons")
     table = Table(*columns, show_lines=True)
     for one in explained:
         reasons = [
             f"{show_strength(reason).strip()}  {reason.text}"
-            for reason in one.score.reasons[:_MAX_TABLE_REASONS]
+            for reason in one.score.reasons
             if reason.share is None or reason.share >= _MIN_TABLE_SHARE
-        ]
+            if reason.source != AVERAGE
+        ][:_MAX_TABLE_REASONS]
         facts, reasons_text = (
             "\n".join(map(escape, lines)) for lines in (one.list_facts(), reasons)
         )
