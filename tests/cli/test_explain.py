@@ -14,9 +14,10 @@ import pytest
 
 from tests.features.sample_data import shop_frame
 from tests.scoring.chains import AMOUNT, TERMINAL, chains_detector, payments
-from tests.scoring.detectors import detector
+from tests.scoring.detectors import detector, tree_detector
 from tests.serving.helpers import bundle
 from turncoat.data import read
+from turncoat.scoring.descriptions import AVERAGE
 from turncoat.scoring.formatting import format_amount
 
 Command = Callable[..., SimpleNamespace]
@@ -73,6 +74,16 @@ def test_the_table_and_the_page_say_the_same(
         plain = re.sub(r"<[^>]+>", " ", page).replace("&#39;", "'")
         for text in (one["id"], one["moment"], amount, *(r["text"] for r in one["reasons"])):
             assert text in plain
+
+
+def test_the_average_transaction_is_no_strong_reason(turncoat: Command, tmp_path: Path) -> None:
+    shop_frame(700, 3).write_parquet(tmp_path / "data.parquet")
+    tree_detector().save(tmp_path / "detector")
+    found = json.loads(turncoat("explain detector data.parquet --top 5 --json").stdout)
+    sources = {one["source"] for row in found["explanations"] for one in row["reasons"]}
+    assert AVERAGE in sources
+    table = turncoat("explain detector data.parquet --top 5").stdout
+    assert "average transaction" not in table
 
 
 def test_names_from_the_data_are_escaped(turncoat: Command, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -81,6 +82,11 @@ def test_exports_become_scores_without_a_change(tmp_path: Path) -> None:
     shown = run_turncoat("score", "detector", "exports", "--out", "scores.csv", cwd=tmp_path)
     assert "40 rows that repeat an id were left out" in shown
     scores = pl.read_csv(tmp_path / "scores.csv")
+    page = (Path(__file__).parents[2] / "docs" / "scores.md").read_text()
+    table = page.split("### The table of scores")[1].split("## Reasons")[0]
+    described = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", table, re.M))))
+    assert {"local_time", "amount", "currency"} <= set(scores.columns)
+    assert {re.sub(r"_\d+$", "_k", name) for name in scores.columns} <= described
     assert scores.height == 3000
     assert fitted["test"]["n_frauds"] > 10
     assert fitted["test"]["models"][DETECTOR]["average_precision"]["value"] > 0.8
