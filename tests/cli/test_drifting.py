@@ -46,6 +46,28 @@ def test_a_file_is_stable_or_drifted(turncoat: Command, months: tuple[Path, Path
     assert report["warnings"] == []
 
 
+def test_labels_that_are_still_open_are_not_drift(
+    turncoat: Command, months: tuple[Path, Path]
+) -> None:
+    names = "TX_AMOUNT,amount_to_mean,hour_sin,counterparty_known_day,counterparty_known_week"
+    model = f"--states 3 --restarts 1 --max-iterations 30 --include {names}"
+    turncoat(f"fit earlier.parquet --config handbook {model}")
+    command = "drift detector later.parquet --history earlier.parquet"
+    shown = turncoat(command).stdout
+    assert shown.startswith("stable: "), shown
+    rows = pl.read_parquet(months[1])
+    is_known = (pl.col("TX_FRAUD") == 1) & (pl.col("TRANSACTION_ID") % 3 == 0)
+    labels = pl.when(is_known).then(pl.col("TX_FRAUD"))
+    rows.with_columns(TX_FRAUD=labels).write_parquet(months[1])
+    told, verdict = turncoat(command).stdout.splitlines()[:2]
+    assert told.startswith("Please note: labels of the last days are not known yet")
+    assert verdict.startswith("stable: ")
+    report = json.loads(turncoat(f"{command} --json").stdout)
+    assert any("labels of the last days" in note for note in report["notes"])
+    rows.with_columns(pl.col("TX_AMOUNT") * 10, TX_FRAUD=labels).write_parquet(months[1])
+    assert json.loads(turncoat(f"{command} --json").stdout)["verdict"] == "drifted"
+
+
 def test_rows_before_a_time_are_history(turncoat: Command, months: tuple[Path, Path]) -> None:
     both = "earlier.parquet later.parquet"
     by_time = turncoat(f"drift detector {both} --from {FIRST_DAY} --json").stdout

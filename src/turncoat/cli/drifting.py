@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from turncoat.scoring.drift import DriftReport
 
 _FROM_HELP = "Compare only transactions from this time on (ISO date, or seconds as in the file)."
+_OPEN_LABELS = (
+    "labels of the last days are not known yet, so features of the counterparties' known labels "
+    "are not compared"
+)
 _REMEDIES = {
     "too few": "Give more transactions, or longer histories with --history.",
     "stable": "Nothing to do.",
@@ -46,7 +50,7 @@ def drift(
     import numpy as np
 
     from turncoat import load
-    from turncoat.scoring.drift import measure_drift
+    from turncoat.scoring.drift import has_open_labels, measure_drift
 
     detector = load(model)
     with Console(stderr=True).status(escape(f"comparing {data[0]}")):
@@ -60,6 +64,9 @@ def drift(
     keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
     scored = keys[rows], transactions.times[rows], transactions.n_seen[rows]
     warnings = list_warnings(detector, transactions.source, scored, "Give them with --history")
+    plan = detector.features_.plan
+    if set(plan.of_labels) & set(plan.continuous) and has_open_labels(transactions):
+        transactions = replace(transactions, notes=(*transactions.notes, _OPEN_LABELS))
     if as_json:
         echo_json({**asdict(report), "warnings": warnings, "notes": transactions.notes})
         return

@@ -32,6 +32,7 @@ CONTINUOUS = (
     "since_genuine", "since_run", "since_label", "run_frauds",
 )  # fmt: skip
 N_CONTINUOUS = len(CONTINUOUS)
+OF_LABELS = CONTINUOUS[history.N_CONTINUOUS :]  # what known labels say
 # As of a customer, and what depends on how many labels of the counterparty are known by now.
 GROWING = (
     *history.GROWING,

@@ -147,9 +147,17 @@ class FeaturePlan:
     @cached_property
     def growing(self) -> tuple[str, ...]:
         """Continuous features whose mean depends, for months, on how long histories are."""
-        names, prefixes = counterparties.GROWING, self.counterparty_prefixes
-        others = chain.from_iterable(_add_prefix(prefix, names) for prefix in prefixes)
-        return (*history.GROWING, *others)
+        return (*history.GROWING, *self._name_all(counterparties.GROWING))
+
+    @cached_property
+    def of_labels(self) -> tuple[str, ...]:
+        """Continuous features of the known labels of counterparties."""
+        return self._name_all(counterparties.OF_LABELS)
+
+    def _name_all(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Some features of every counterparty."""
+        prefixes = self.counterparty_prefixes
+        return tuple(chain.from_iterable(_add_prefix(prefix, names) for prefix in prefixes))
 
     @cached_property
     def engineered_continuous(self) -> tuple[str, ...]:

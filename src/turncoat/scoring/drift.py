@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.data.open_labels import find_labelled_until
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.features.history import DAY, GROWING
@@ -198,14 +199,23 @@ class DriftMonitor:
 
     @classmethod
     def watch(
-        cls, detector: Detector, folder: Path | None = None, half_life: float = HALF_LIFE
+        cls,
+        detector: Detector,
+        folder: Path | None = None,
+        half_life: float = HALF_LIFE,
+        *,
+        judges_labels: bool = True,
     ) -> DriftMonitor:
-        """A monitor of a fitted detector's transactions."""
+        """A monitor of a fitted detector's transactions.
+
+        Without `judges_labels`, features of known labels are not judged either.
+        """
         plan, calibration = detector.features_.plan, detector.calibration_
-        has_growing = not set(plan.growing).isdisjoint(plan.continuous)
+        left_out = plan.growing if judges_labels else (*plan.growing, *plan.of_labels)
+        has_left_out = not set(left_out).isdisjoint(plan.continuous)
         is_learnt = isinstance(calibration.ranker, XGBoostRanker | HeadRanker)
-        columns = plan.continuous, plan.growing
-        judges_scores = not (is_learnt and has_growing)
+        columns = plan.continuous, left_out
+        judges_scores = not (is_learnt and has_left_out)
         options: dict[str, Any] = {"judges_scores": judges_scores, "half_life": half_life}
         return cls(calibration.reference, folder, *columns, **options)
 
@@ -348,13 +358,17 @@ def add_rows(
 
 
 def watch_periods(
-    detector: Detector, transactions: Transactions, periods: Sequence[Array], half_life: float
+    detector: Detector,
+    transactions: Transactions,
+    periods: Sequence[Array],
+    half_life: float,
+    judges_labels: bool = True,
 ) -> list[DriftReport]:
     """The report after each period, given as rows of a file; other rows are history only."""
     cells = detector.features_.transform(transactions).continuous
     scores, times = detector.score(transactions), transactions.times
     ages_s = times - np.repeat(times[transactions.offsets[:-1]], np.diff(transactions.offsets))
-    monitor = DriftMonitor.watch(detector, half_life=half_life)
+    monitor = DriftMonitor.watch(detector, half_life=half_life, judges_labels=judges_labels)
     reports = []
     for period in periods:
         rows = period[np.argsort(times[period], kind="stable")]
@@ -365,8 +379,19 @@ def watch_periods(
 
 
 def measure_drift(detector: Detector, transactions: Transactions, rows: Array) -> DriftReport:
-    """Drift of some rows of a file, each counted once; the others are history only."""
-    return watch_periods(detector, transactions, [rows], _NO_DECAY)[0]
+    """Drift of some rows of a file, each counted once; the others are history only.
+
+    Features of known labels are judged only if labels are known up to the end.
+    """
+    judges_labels = not has_open_labels(transactions)
+    options: dict[str, Any] = {"half_life": _NO_DECAY, "judges_labels": judges_labels}
+    return watch_periods(detector, transactions, [rows], **options)[0]
+
+
+def has_open_labels(transactions: Transactions) -> bool:
+    """Whether the labels of the last days are not known yet, or none is."""
+    labels = transactions.labels
+    return labels is None or find_labelled_until(transactions.times, labels) is not None
 
 
 class SharedSums:
