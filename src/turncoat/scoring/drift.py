@@ -208,14 +208,17 @@ class DriftMonitor:
     ) -> DriftMonitor:
         """A monitor of a fitted detector's transactions.
 
-        Without `judges_labels`, features of known labels are not judged either.
+        Without `judges_labels`, features of known labels are not judged either, nor are scores
+        that use them.
         """
         plan, calibration = detector.features_.plan, detector.calibration_
-        left_out = plan.growing if judges_labels else (*plan.growing, *plan.of_labels)
-        has_left_out = not set(left_out).isdisjoint(plan.continuous)
+        of_labels = () if judges_labels else plan.of_labels
+        has_growing, has_labels = (
+            not set(names).isdisjoint(plan.continuous) for names in (plan.growing, of_labels)
+        )
         is_learnt = isinstance(calibration.ranker, XGBoostRanker | HeadRanker)
-        columns = plan.continuous, left_out
-        judges_scores = not (is_learnt and has_left_out)
+        columns = plan.continuous, (*plan.growing, *of_labels)
+        judges_scores = not (has_labels or (is_learnt and has_growing))
         options: dict[str, Any] = {"judges_scores": judges_scores, "half_life": half_life}
         return cls(calibration.reference, folder, *columns, **options)
 
