@@ -9,26 +9,35 @@ which only frauds are known yet, are excluded. Labels are 0, 1, or -1 for unknow
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
 from turncoat.data.open_labels import find_labelled_until
+from turncoat.data.timeline import BY_TIME, DAY, MIN_FRAUDS, PARTS, SIZED_BY_TIME, Cuts, Timeline
 from turncoat.errors import ConfigError, DataError, check_count
 
-DAY = 86_400.0  # seconds
-PARTS = ("fit", "selection", "calibration", "test")
+__all__ = [
+    "BY_TIME",
+    "DAY",
+    "MIN_FRAUDS",
+    "PARTS",
+    "SIZED_BY_TIME",
+    "PartSummary",
+    "Split",
+    "drop_short_sequences",
+    "find_largest_gap",
+    "split_automatically",
+    "split_by_customer",
+    "split_by_time",
+    "split_prequential",
+]
+
 _FIT, _SELECTION, _CALIBRATION, _TEST, _EXCLUDED = range(5)
 _FIRST_DATE = 946_684_800.0  # 2000-01-01; smaller times have another start than 1970
-MIN_FRAUDS = 10  # of each part, for a split by time to be chosen
-BY_TIME, SIZED_BY_TIME = "by time", "by time, sized to the gap"
 _MAX_UNCOVERED = 0.1  # share of the last test window that the data may not reach
 
 
@@ -165,20 +174,20 @@ def split_by_time(
     rows = _SplitRows.validate(customers, times, labels)
     shares = _check_shares(selection, calibration, test)
     _check_seconds("of at least 0", gap_s=gap_s)
-    timeline = _Timeline.sort(rows, shares)
+    timeline = rows.sort(shares)
     usual = timeline.place_parts(gap_s)
     if timeline.is_complete(usual, int(require_fraud)) or not test or not gap_s:
-        return timeline.split(usual, BY_TIME, require_fraud)
+        return rows.cut(timeline, usual, BY_TIME, require_fraud)
     min_frauds = max(int(require_fraud), int(timeline.n_frauds[-1] > 0))
     sized = timeline.place_parts(gap_s, is_sized=True)
     if timeline.is_complete(sized, min_frauds):
-        return timeline.split(sized, SIZED_BY_TIME)
+        return rows.cut(timeline, sized, SIZED_BY_TIME)
     for days in timeline.list_days(gap_s):
         gaps = (timeline.place_parts(days * DAY, is_sized=is_sized) for is_sized in (False, True))
         if any(timeline.is_complete(cuts, min_frauds) for cuts in gaps):
             break
     else:
-        return timeline.split(usual, BY_TIME, require_fraud)
+        return rows.cut(timeline, usual, BY_TIME, require_fraud)
     gap = f"a gap (label delay) of {gap_s / DAY:g} days before the test"
     problem = f"leaves a part of {timeline.days:.0f} days of data without rows or known frauds"
     remedy = f"At most {days} days would fit. Give a shorter one, more data, or split by customer"
@@ -200,11 +209,11 @@ def split_automatically(
     """
     rows, shares = _SplitRows.validate(customers, times, labels), _check_shares(0.1, 0.1, test)
     _check_seconds("of at least 0", gap_s=gap_s)
-    timeline = _Timeline.sort(rows, shares)
+    timeline = rows.sort(shares)
     name, cuts = timeline.choose_parts(gap_s)
     if cuts is None:
         return split_by_customer(customers, times, labels, test=test, seed=seed)
-    return timeline.split(cuts, name)
+    return rows.cut(timeline, cuts, name)
 
 
 def find_largest_gap(
@@ -212,7 +221,7 @@ def find_largest_gap(
 ) -> int | None:
     """The most days up to `gap_s` with which `split_automatically` is by time; None if none is."""
     shares = _check_shares(0.1, 0.1, 0.15)
-    timeline = _Timeline.sort(_SplitRows.validate(customers, times, labels), shares)
+    timeline = _SplitRows.validate(customers, times, labels).sort(shares)
     fitting = (days for days in timeline.list_days(gap_s) if timeline.choose_parts(days * DAY)[1])
     return next(fitting, None)
 
@@ -356,6 +365,15 @@ class _SplitRows:
         first, last = (float(times.min()), float(times.max())) if rows.size else (None, None)
         return PartSummary(rows.size, n_customers, labelled, frauds, first, last)
 
+    def sort(self, shares: dict[str, float]) -> Timeline:
+        """The rows in the order of time, without those whose labels are open."""
+        return Timeline.sort(self.times, self.labels, self.labelled_until, shares)
+
+    def cut(self, timeline: Timeline, cuts: Cuts, name: str, require_fraud: bool = False) -> Split:
+        """The split whose parts are between these cuts."""
+        parts = timeline.number_parts(cuts)
+        return self.split(name, None, parts, timeline.required, require_fraud)
+
     def split(
         self, name: str, seed: int | None, parts: Array, required: list[str], require_fraud: bool
     ) -> Split:
@@ -377,116 +395,6 @@ class _SplitRows:
                 raise DataError(f"{name}: {part} has no fraud among {counts}. {remedy}")
         open_labels = self.summarize(np.flatnonzero(is_open)) if is_open.any() else None
         return Split(name, seed, **rows, summaries=summaries, open_labels=open_labels)
-
-
-class _Cuts(NamedTuple):
-    """Where parts begin in the order of time, and where the rows before the gap end."""
-
-    selection: int
-    calibration: int
-    gap: int
-    test: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Timeline:
-    """Rows in the order of time, to be cut into parts of these shares."""
-
-    rows: _SplitRows
-    shares: dict[str, float]
-    order: Array  # [n] of the rows whose labels are not open
-    times: Array  # [n] sorted
-    n_frauds: Array  # [n + 1] known frauds among the first n rows
-
-    @classmethod
-    def sort(cls, rows: _SplitRows, shares: dict[str, float]) -> _Timeline:
-        order = np.argsort(rows.times, kind="stable")
-        order = order[rows.times[order] <= rows.labelled_until]
-        is_fraud = np.zeros(order.size, bool) if rows.labels is None else rows.labels[order] == 1
-        return cls(rows, shares, order, rows.times[order], np.append(0, np.cumsum(is_fraud)))
-
-    @property
-    def days(self) -> float:
-        return float(self.times[-1] - self.times[0]) / DAY
-
-    @property
-    def required(self) -> list[str]:
-        return ["fit", *(part for part, share in self.shares.items() if share)]
-
-    def place_parts(self, gap_s: float, *, is_sized: bool = False) -> _Cuts:
-        """Cut between different times. `is_sized`: shares are of the rows outside the gap."""
-        n, share = self.times.size, self.shares["test"]
-        test = gap = n
-        unit: float = n  # rows that shares are of
-        if share:
-            place = min(round((1.0 - share) * n), n - 1)
-            if is_sized:  # the first place from which on the test is small enough
-                fits = partial(self._is_small_test, gap_s)
-                place = min(bisect_left(range(n), True, key=fits), n - 1)
-            test, gap = self._count_before(self.times[place]), self._find_gap(gap_s, place)
-            unit = gap / (1.0 - share) if is_sized else n
-        cuts, end, remaining = {}, gap, gap / unit if unit else 0.0
-        for part in ("calibration", "selection"):  # backwards, so that later parts are fixed
-            if self.shares[part]:
-                remaining -= self.shares[part]
-                place = min(max(round(remaining * unit), 0), n - 1)
-                end = min(self._count_before(self.times[place]), end)
-            cuts[part] = end
-        return _Cuts(cuts["selection"], cuts["calibration"], gap, test)
-
-    def _is_small_test(self, gap_s: float, place: int) -> bool:
-        n_test = self.times.size - self._count_before(self.times[place])
-        return n_test * (1 - self.shares["test"]) <= self.shares["test"] * self._find_gap(
-            gap_s, place
-        )
-
-    def _find_gap(self, gap_s: float, place: int) -> int:
-        return self._count_before(self.times[place] - gap_s)
-
-    def _count_before(self, time: float) -> int:
-        return int(np.searchsorted(self.times, time))
-
-    def _list_ranges(self, cuts: _Cuts) -> dict[str, tuple[int, int]]:
-        edges = (0, cuts.selection, cuts.calibration, cuts.gap)
-        past = dict(zip(PARTS, pairwise(edges), strict=False))
-        return {**past, "test": (cuts.test, self.times.size)}
-
-    def count_frauds(self, cuts: _Cuts) -> dict[str, int]:
-        """Known frauds of each part."""
-        ranges = self._list_ranges(cuts).items()
-        return {
-            part: int(self.n_frauds[end] - self.n_frauds[begin]) for part, (begin, end) in ranges
-        }
-
-    def is_complete(self, cuts: _Cuts, min_frauds: int) -> bool:
-        """Whether each part has rows, and at least so many known frauds."""
-        ranges, frauds = self._list_ranges(cuts), self.count_frauds(cuts)
-        has_rows = all(ranges[part][0] < ranges[part][1] for part in self.required)
-        return has_rows and min(frauds[part] for part in self.required) >= min_frauds
-
-    def choose_parts(self, gap_s: float) -> tuple[str, _Cuts | None]:
-        """The name and the parts of a split in which each knows ten frauds, if there is one.
-
-        Parts are sized only if the gap is the problem: it leaves too little to fit on.
-        """
-        usual = self.place_parts(gap_s)
-        if self.is_complete(usual, MIN_FRAUDS):
-            return BY_TIME, usual
-        sized = self.place_parts(gap_s, is_sized=True)
-        has_fit = self.is_complete(usual, 0) and self.count_frauds(usual)["fit"] >= MIN_FRAUDS
-        is_useful = self.shares["test"] > 0 and not has_fit
-        is_good = is_useful and self.is_complete(sized, MIN_FRAUDS)
-        return SIZED_BY_TIME, sized if is_good else None
-
-    def list_days(self, gap_s: float) -> range:
-        """Whole days of gaps up to this one, longest first."""
-        return range(int(min(gap_s / DAY, self.days)), -1, -1)
-
-    def split(self, cuts: _Cuts, name: str, require_fraud: bool = False) -> Split:
-        parts = np.full(self.rows.times.size, _EXCLUDED, np.int8)
-        for part, (begin, end) in self._list_ranges(cuts).items():
-            parts[self.order[begin:end]] = PARTS.index(part)
-        return self.rows.split(name, None, parts, self.required, require_fraud)
 
 
 def _divide_in_proportion(sizes: dict[str, int], n: int) -> dict[str, int]:
