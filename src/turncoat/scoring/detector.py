@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +25,8 @@ from turncoat.models.validation import Rule, check_settings, one_of, positive_nu
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
-from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows
+from turncoat.scoring.calibration import FILTERED, Calibration
+from turncoat.scoring.calibration_part import CalibrationPart, check_calibration_part
 from turncoat.scoring.chain import AUTO, ChainFit, SelectionRows
 from turncoat.scoring.chain_fitting import (
     FittedCauses,
@@ -137,7 +138,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if split is None:
             columns = (transactions.customer_codes, transactions.times, transactions.labels)
             split = split_by_customer(*columns)
-        _check_calibration_part(transactions, split, "measuring the regimes' fraud rates")
+        check_calibration_part(transactions, split, "measuring the regimes' fraud rates")
         self._check_labels(transactions, split)
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
@@ -150,7 +151,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         selection = self._select_unfitted(transactions, split) if chain.needs_selection else None
         self.model_ = chain.fit(panel, selection)
         inference = PanelInference(self.model_)
-        part = self._read_calibration_part(transactions, split, inference)
+        part = CalibrationPart.read(self.features_, transactions, split, inference)
         stickiness = np.diag(self.model_.average_transitions(part.panel))
         known = (np.asarray(panel.labels), panel.offsets, stickiness, "fit")
         by_likelihood = self.evidence == "weighted"
@@ -348,8 +349,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """
         self._check_fitted()
         made = make_ranker(ranker, self.features_, self.model_)
-        _check_calibration_part(transactions, split, "fitting a ranker in the regimes")
-        part = self._read_calibration_part(transactions, split, self._inference)
+        check_calibration_part(transactions, split, "fitting a ranker in the regimes")
+        part = CalibrationPart.read(self.features_, transactions, split, self._inference)
         return self._replace_calibration(self._calibrate_ranker(made, part, shrinkage))
 
     def replace_causes(
@@ -364,7 +365,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         other.features_ = self.features_.add_chains(causes.chains)
         score, _ = combine_held_out(other.features_, causes.scorecard, transactions, split)
         ranker = make_ranker(score, other.features_, other.model_)
-        part = other._read_calibration_part(transactions, split, other._inference)
+        part = CalibrationPart.read(other.features_, transactions, split, other._inference)
         other.calibration_ = other._calibrate_ranker(ranker, part)
         return other
 
@@ -486,23 +487,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"the split {split.name!r} has no {missing}, or choose neither")
         return SelectionRows(*build_split_panel(self.features_, transactions, split, "selection"))
 
-    def _read_calibration_part(
-        self, transactions: Transactions, split: Split, inference: PanelInference
-    ) -> _CalibrationPart:
-        panel, places = build_split_panel(self.features_, transactions, split, "calibration")
-        beliefs = {mode: inference.infer(panel, mode) for mode in MODES}
-        ages_s = np.zeros(len(places))
-        if self.features_.plan.engineered:
-            times = np.asarray(panel.times)
-            firsts = np.repeat(times[panel.offsets[:-1]], panel.lengths)
-            ages_s = (times - firsts)[places]
-        own = transactions.take(split.calibration)
-        return _CalibrationPart(own, panel, places, beliefs, ages_s)
-
     def _calibrate_ranker(
         self,
         ranker: Ranker,
-        part: _CalibrationPart,
+        part: CalibrationPart,
         shrinkage: float | None = None,
         seeks_episodes: bool = False,
     ) -> Calibration:
@@ -554,31 +542,6 @@ def load(folder: Folder, calibration: int | None = None) -> Detector:
     detector.features_, detector.model_ = bundle.features, bundle.model
     detector.calibration_, detector.known_customers_ = bundle.calibration, bundle.known_customers
     return detector
-
-
-class _CalibrationPart(NamedTuple):
-    """The calibration part, at `places` of a panel with its history, and its beliefs by mode."""
-
-    transactions: Transactions
-    panel: Panel
-    places: Array
-    beliefs: Mapping[str, Array]
-    ages_s: Array
-
-    @property
-    def rows(self) -> CalibrationRows:
-        """The part as rates and rankers are calibrated on it."""
-        part, cells = self.transactions, self.panel.continuous[self.places]
-        own = {mode: self.beliefs[mode][self.places] for mode in MODES}
-        about = np.asarray(part.labels), part.offsets, part.times
-        return CalibrationRows(own, *about, cells, self.ages_s)
-
-
-def _check_calibration_part(data: Transactions, split: Split, purpose: str) -> None:
-    if len(split.calibration) == 0:
-        missing = f"calibration part, needed for {purpose}. Make one"
-        raise ConfigError(f"the split {split.name!r} has no {missing}")
-    data.take(split.calibration).require_labels(purpose, "calibration")
 
 
 def _select_customers(data: Transactions, rows: Array) -> Array:
