@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from turncoat.data.simulators.handbook import FraudProcess, simulate_handbook
@@ -52,3 +53,18 @@ def test_an_automatic_split_by_customer_says_which_delay_would_do(turncoat, half
     days = int(shown.split("with at most ")[1].split()[0])
     assert "by time" in turncoat(f"{command} {days}").stdout.splitlines()[1]
     assert "by customer" in turncoat(f"{command} {days + 1}").stdout
+
+
+def test_a_fit_names_the_delay_that_open_labels_show(turncoat, half_a_year, tmp_path):
+    rows = pl.read_parquet(half_a_year)
+    is_open = pl.col("TX_TIME_DAYS") >= 150
+    rows.with_columns(TX_FRAUD=pl.when(~is_open).then("TX_FRAUD")).write_parquet(
+        tmp_path / "open.parquet"
+    )
+    command = f"fit open.parquet --config handbook {MODEL}"
+    shown = " ".join(turncoat(command).stdout.split())
+    assert "Outcomes are known after about 30 days, and the fit assumes a label delay of 7" in shown
+    assert "`--label-delay-days 30`" in shown
+    shown = turncoat(f"{command} --label-delay-days 30").stdout
+    assert "their labels are open" in shown
+    assert "Outcomes are known" not in shown

@@ -609,5 +609,22 @@ def test_the_last_days_of_which_only_frauds_are_known_are_in_no_part(seed):
 )
 def test_labels_are_open_after_the_last_known_genuine_transaction(labels, until):
     times = np.arange(7) * DAY
-    assert find_labelled_until(times, labels) == (None if until is None else times[until])
+    rows = np.repeat(times, 10), np.repeat(labels, 10)
+    assert find_labelled_until(*rows) == (None if until is None else times[until])
+    assert find_labelled_until(times, labels) is None  # too few to tell from chance
     assert find_labelled_until(times, None) is None
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.004])
+def test_single_labels_that_come_early_do_not_hide_an_open_month(share):
+    rng = np.random.default_rng(3)
+    times = np.sort(rng.uniform(0, 120 * DAY, 40_000))
+    labels = np.where(rng.random(times.size) < 0.01, 1, 0)
+    labels[rng.random(times.size) > share] = -1
+    assert find_labelled_until(times, labels) is None
+    is_open = times > 90 * DAY
+    labels[is_open & (labels == 0)] = -1
+    last = times[labels == 0].max()
+    labels[times.searchsorted(100 * DAY)] = 0
+    labels[times.searchsorted(119 * DAY)] = 0 if share > 0.1 else -1
+    assert find_labelled_until(times, labels) == pytest.approx(last, abs=DAY / 10)

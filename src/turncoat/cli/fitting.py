@@ -218,6 +218,12 @@ def _echo_parts(data: Transactions, parts: Split, wanted: str, label_delay_days:
 
     echo(f"{data}\n{parts}")
     delay = f"a label delay of {label_delay_days:g} days"
+    if parts.open_labels is not None and parts.open_labels.first is not None:
+        n_days = (float(data.times.max()) - parts.open_labels.first) / splits.DAY
+        if n_days > label_delay_days:
+            known = f"Outcomes are known after about {n_days:.0f} days, and the fit assumes {delay}"
+            remedy = f"`--label-delay-days {n_days:.0f}` trains and judges with what is known live"
+            echo(f"{known}. {remedy}.")
     if parts.name == splits.SIZED_BY_TIME:
         n_rows = data.n_rows - (parts.open_labels.rows if parts.open_labels else 0)
         used = f"{data.n_rows - len(parts.excluded):,} of {n_rows:,} rows"

@@ -8,22 +8,46 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import xlogy
+
+from turncoat.arrays import Array
 
 _MIN_DAYS = 1.0  # labels of the latest day or so come in at any hour
+_MAX_RATIO = 0.05  # of the shares of genuine rows, after and before labels end
+_MIN_GAIN = 10.0  # nats by which two shares must explain the labels better than one
 
 
 def find_labelled_until(times: ArrayLike, labels: ArrayLike | None) -> float | None:
     """The time of the last known genuine transaction, if labels after it are open; else None.
 
-    They are open if they cover more than a day, and most of them are unknown (-1).
+    They are open if they cover more than a day, most of them are unknown (-1), and hardly any is
+    genuine, beyond chance. Single ones that were settled early do not count.
     """
     if labels is None:
         return None
     seconds, marks = np.asarray(times, np.float64), np.asarray(labels)
-    genuine = seconds[marks == 0]
-    if genuine.size == 0:
+    order = np.argsort(seconds, kind="stable")
+    seconds, marks = seconds[order], marks[order]
+    is_genuine, n_rows = marks == 0, len(marks)
+    n_genuine = int(is_genuine.sum())
+    if n_genuine == 0:
         return None
-    last = float(genuine.max())
-    is_late = seconds > last
-    is_long = seconds.max() - last > _MIN_DAYS * 86_400
-    return last if is_long and 2 * int((marks[is_late] < 0).sum()) > is_late.sum() else None
+    ends = np.unique(np.searchsorted(seconds, seconds[is_genuine], "right"))
+    before, rows_later = np.cumsum(is_genuine)[ends - 1], n_rows - ends
+    later = n_genuine - before
+    log_likelihoods = _log_likelihood(before, ends) + _log_likelihood(later, rows_later)
+    best = np.argmax(log_likelihoods)
+    gain = log_likelihoods[best] - _log_likelihood(np.array(n_genuine), np.array(n_rows))
+    end, n_later = int(ends[best]), int(rows_later[best])
+    last, n_unknown = float(seconds[end - 1]), int((marks[end:] < 0).sum())
+    is_long = seconds[-1] - last > _MIN_DAYS * 86_400
+    is_rare = later[best] * end <= _MAX_RATIO * before[best] * n_later
+    is_open = is_long and is_rare and gain >= _MIN_GAIN and 2 * n_unknown > n_later
+    return last if is_open else None
+
+
+def _log_likelihood(n_genuine: Array, n_rows: Array) -> Array:
+    """Of genuine rows among rows where each is as likely; the best cut between two shares."""
+    others = n_rows - n_genuine
+    total = xlogy(n_genuine, n_genuine) + xlogy(others, others) - xlogy(n_rows, n_rows)
+    return np.asarray(total)
