@@ -312,7 +312,7 @@ def _what_table(results: Results) -> Table:
     )
     return Table(
         "What is timed",
-        ("contender", "what it does"),
+        ("implementation", "what it does"),
         [["Turncoat", ours], *rows.values()],
         _FAIRNESS_REMARK,
     )
@@ -509,7 +509,7 @@ _PEERS_REMARK = (
     "their difference is relative."
 )
 _FAIRNESS_REMARK = (
-    "All contenders start from the same parameters on the same rows and may use all cores. Ours "
+    "All implementations start from the same parameters on the same rows and may use all cores. Ours "
     "and the peer take turns, each after a "
     "pause, and the best round of each counts; peers after a warm-up iteration, with input "
     "checks and conversions outside the timer."

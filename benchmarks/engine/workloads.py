@@ -25,7 +25,7 @@ SEPARATED, SOFT = 0.3, 0.02  # standard deviation of the state means, in units o
 
 @dataclass(frozen=True)
 class Start:
-    """Parameters that generate the data or that every contender starts from."""
+    """Parameters that generate the data or that every implementation starts from."""
 
     initial_probs: Array
     transition_matrix: Array
@@ -36,7 +36,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Workload:
-    """Flat rows, the length of every sequence, and the start that all contenders share."""
+    """Flat rows, the length of every sequence, and the start that all implementations share."""
 
     continuous: Array
     categorical: Array | None
