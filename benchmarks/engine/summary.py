@@ -509,10 +509,9 @@ _PEERS_REMARK = (
     "their difference is relative."
 )
 _FAIRNESS_REMARK = (
-    "All implementations start from the same parameters on the same rows and may use all cores. Ours "
-    "and the peer take turns, each after a "
-    "pause, and the best round of each counts; peers after a warm-up iteration, with input "
-    "checks and conversions outside the timer."
+    "All implementations start from the same parameters on the same rows and may use all cores. "
+    "Ours and the peer take turns, each after a pause, and the best round of each counts; peers "
+    "after a warm-up iteration, with input checks and conversions outside the timer."
 )
 _ARITHMETIC_REMARK = (
     "Useful flops are 8·N·D·K per iteration, also where negligible cells were skipped: the "
