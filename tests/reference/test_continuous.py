@@ -26,6 +26,7 @@ from turncoat import (
     VariationalHMM,
 )
 from turncoat.models.baum_welch import build_point_model
+from turncoat.models.fit_rows import PanelRows, pack_panel
 from turncoat.numerics import engine
 from turncoat.numerics.generators import code_hours, gap_codes
 from turncoat.numerics.layout import ColumnLayout, Statistics
@@ -347,10 +348,8 @@ def test_threads_and_chunks_do_not_change_a_fit(tier: Any) -> None:
     """Many chunks, on one thread and on three: the same bits. Parts add up to the whole."""
     panel, params = big_panel(0, 900)
     model = tier(3, max_iter=3, n_restarts=1, transitions="continuous", precision="float64")
-    packed = model._pack(
-        ColumnLayout.create((), panel.missing_cells, panel.missing_codes), panel, None, 3, True
-    )
-    n_matrices = len(packed[2])
+    layout = ColumnLayout.create((), panel.missing_cells, panel.missing_codes)
+    n_matrices = len(pack_panel(layout, PanelRows(panel), 3, True)[2])
     assert len(engine.make_plan(panel.offsets, n_matrices=n_matrices).order) >= 3
     fits = [clone(model).set_params(n_threads=n).fit(panel) for n in (1, 3)]
     assert fits[0].fit_report_.history == fits[1].fit_report_.history
@@ -358,7 +357,7 @@ def test_threads_and_chunks_do_not_change_a_fit(tier: Any) -> None:
 
     def collect(part: Panel) -> Statistics:
         layout = ColumnLayout.create((), part.missing_cells, part.missing_codes)
-        rows, _, gaps = model._pack(layout, part, None, 3, True)
+        rows, _, gaps = pack_panel(layout, PanelRows(part), 3, True)
         log_model = build_point_model(params)
         tables = layout.build_tables(log_model, np.float64, "float64", None, gaps)
         sums, log_likelihoods = engine.collect(rows, tables)

@@ -72,9 +72,9 @@ class Anchors:
             weights = np.where(allowed, 1.0 - self.noise, self.noise)
         return log_allowing_zero(np.asarray(weights))
 
-    def move_to_allowed(self, states: Array, rows: Array) -> Array:
-        """Move the states of anchored rows that are not allowed, each to the same allowed state."""
-        allowed, codes = np.asarray(self.allowed_states), np.asarray(self.codes)[rows]
+    def move_to_allowed(self, states: Array) -> Array:
+        """Move the states [N] that are not allowed, each to the same allowed state."""
+        allowed, codes = np.asarray(self.allowed_states), np.asarray(self.codes)
         moved = states.copy()
         for code in range(len(allowed)):
             possible = np.flatnonzero(allowed[code])

@@ -20,19 +20,15 @@ from turncoat.errors import ConfigError, DataError, EmptyStateWarning, NotFitted
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.estimator import SequenceEstimator, refuse_anchors, weigh_sequences
+from turncoat.models.fit_rows import FitOptions, FitRows, PackedRows, PanelRows, pack_panel
 from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
-from turncoat.models.initialisation import (
-    ColumnMoments,
-    guess_jumps,
-    kmeans_statistics,
-    measure_columns,
-)
+from turncoat.models.initialisation import ColumnMoments, guess_jumps, kmeans_statistics
 from turncoat.models.live import LiveInference, LiveRecursion, UsedColumns
 from turncoat.models.parameters import get_generator, sample_panel
 from turncoat.numerics import engine
 from turncoat.numerics.generators import build_gap_table, gap_codes, transition_over
 from turncoat.numerics.jit import announce_compilation
-from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics, log_allowing_zero
+from turncoat.numerics.layout import ColumnLayout, LogModel, log_allowing_zero
 from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel, PanelLike, as_panel, check_is_panel
 from turncoat.progress import progress_bars
@@ -117,29 +113,23 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         panel, anchors, weights = _select_sequences(
             as_panel(X, lengths, groups), anchors, sample_weight
         )
-        self._check_init(panel)
-        is_fitted = self._find_weighted(panel.n_continuous + panel.n_categorical)
-        n_categories = panel.n_categories
-        if not is_fitted.all():
-            panel = panel.take_columns(is_fitted)
-        layout = ColumnLayout.create(panel.n_categories, panel.missing_cells, panel.missing_codes)
+        return self.fit_rows(PanelRows(panel, anchors, weights))
+
+    def fit_rows(self, rows: FitRows) -> Self:
+        """Fit to rows that need not be in memory; `fit` does so for a panel."""
+        self.check_settings()
+        self._check_init(rows)
+        n_categories = rows.n_categories
+        is_fitted = self._find_weighted(rows.n_continuous + len(n_categories))
         title = f"{type(self).__name__} with {self.n_states} states"
-        threads, numbers = self._count_threads(), (panel.continuous.dtype, self.precision)
         with announce_compilation(), progress_bars(self.progress) as show:
             is_continuous = self.transitions == "continuous"
-            packed = self._pack(layout, panel, anchors, self.n_states, is_continuous, weights)
-            observations, anchor_table, gaps = packed
-            columns = measure_columns(layout, observations, (self.precision, threads))
+            threads = self._count_threads()
+            asked = FitOptions(self.n_states, self.precision, threads, is_continuous)
+            packed = rows.pack(is_fitted, asked)
+            columns = packed.measure_columns()
             algorithm = self._build_algorithm(columns)
-            starts = self._list_starts(panel, anchors, columns, is_fitted, weights)
-            n_rows = panel.n_rows if weights is None else float(weights @ panel.lengths)
-
-            def collect(model: LogModel) -> Statistics:
-                tables = layout.build_tables(model, *numbers, anchor_table, gaps)
-                sums, log_likelihoods = engine.collect(observations, tables, threads)
-                weighted = log_likelihoods if weights is None else weights * log_likelihoods
-                total, jumps = float(weighted.sum()), model.count_jumps(sums, gaps)
-                return layout.build_statistics(tables, sums, total, n_rows, jumps)
+            starts = self._list_starts(packed, columns, is_fitted)
 
             def report_iteration(restart: int, iteration: int, bound: float) -> None:
                 name = f"{title}, restart {restart + 1} of {len(starts)}"
@@ -147,7 +137,7 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
 
             names = ("max_iter", "tol", "restart_halving", "precision")
             options = {name: getattr(self, name) for name in names}
-            params, report = fit(algorithm, starts, collect, report_iteration, **options)
+            params, report = fit(algorithm, starts, packed.collect, report_iteration, **options)
         self._set_params(params.widen(is_fitted, n_categories))
         self.fit_report_: FitReport = report
         self.lower_bound_: float = report.history[-1]
@@ -155,7 +145,7 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
             states = ", ".join(map(str, report.empty_states))
             found = f"empty states {states} (numbered from 0; less than one expected row each)"
             remedy = "Use fewer states or more restarts"
-            warnings.warn(f"{title}: {found}. {remedy}", EmptyStateWarning, stacklevel=2)
+            warnings.warn(f"{title}: {found}. {remedy}", EmptyStateWarning, stacklevel=3)
         return self
 
     def filter(self, panel: Panel, anchors: Anchors | None = None) -> Posteriors:
@@ -363,28 +353,6 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
     def _count_threads(self) -> int:
         return engine.available_threads() if self.n_threads is None else self.n_threads
 
-    def _pack(
-        self,
-        layout: ColumnLayout,
-        panel: Panel,
-        anchors: Anchors | None,
-        n_states: int,
-        has_gaps: bool,
-        weights: Array | None = None,
-    ) -> tuple[Observations, Array | None, Array | None]:
-        """Return the rows as kernels read them, the anchors' table and the rows' gap codes."""
-        codes, table = None, None
-        if anchors is not None:
-            if not isinstance(anchors, Anchors):
-                expected = "Anchors(codes, allowed_states), or None"
-                raise ConfigError(f"anchors must be {expected}; found {type(anchors).__name__}")
-            codes, table = anchors.check_codes(panel.n_rows), anchors.log_weights(n_states)
-        gaps, places = None, None
-        if has_gaps:
-            gaps, places = np.unique(gap_codes(panel.gaps_s), return_inverse=True)
-        columns = panel.continuous, panel.categorical, panel.offsets
-        return layout.pack(*columns, codes, places, weights), table, gaps
-
     def _infer(
         self, panel: Panel, anchors: Anchors | None, smoothed: bool, model: LogModel | None = None
     ) -> Posteriors:
@@ -434,28 +402,23 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         layout = ColumnLayout.create(sizes, panel.missing_cells, panel.missing_codes)
         model = self._scoring_model() if model is None else model
         has_gaps = model.generator is not None
-        packed = self._pack(layout, panel, anchors, model.n_states, has_gaps)
+        packed = pack_panel(layout, PanelRows(panel, anchors), model.n_states, has_gaps)
         observations, anchor_table, gaps = packed
         dtype = panel.continuous.dtype
         return observations, layout.build_tables(model, dtype, self.precision, anchor_table, gaps)
 
-    def _check_init(self, panel: Panel) -> None:
+    def _check_init(self, rows: FitRows) -> None:
         if self.init is None:
             return
         found = self.init.means.shape[1], self.init.n_categories
-        expected = panel.n_continuous, panel.n_categories
+        expected = rows.n_continuous, rows.n_categories
         if found != expected:
             described = f"{found[0]} continuous columns and categories {found[1]}"
             panel_has = f"the panel has {expected[0]} and {expected[1]}"
             raise ConfigError(f"init describes {described}; {panel_has}")
 
     def _list_starts(
-        self,
-        panel: Panel,
-        anchors: Anchors | None,
-        columns: ColumnMoments,
-        is_fitted: Array,
-        weights: Array | None,
+        self, packed: PackedRows, columns: ColumnMoments, is_fitted: Array
     ) -> list[tuple[int, Callable[[], P]]]:
         """Return (seed, start) pairs: `init`, or one k-means++ start per restart."""
         if self.init is not None:
@@ -463,10 +426,10 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
             return [(self.random_state, lambda: init)]
 
         def start(seed: int) -> P:
-            options, k = (self.precision, self._count_threads()), self.n_states
-            statistics = kmeans_statistics(panel, anchors, columns, k, seed, options, weights)
+            options, sample = (self.precision, self._count_threads()), packed.draw_sample(seed)
+            statistics = kmeans_statistics(sample, columns, self.n_states, seed, options)
             if self.transitions == "continuous":
-                statistics = replace(statistics, transitions=guess_jumps(statistics, panel))
+                statistics = replace(statistics, transitions=guess_jumps(statistics, sample.panel))
             return self._build_algorithm(columns).update(statistics, None)
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]

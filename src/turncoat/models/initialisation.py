@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import warnings
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
@@ -43,46 +45,59 @@ class ColumnMoments:
     means: Array  # [D]
     variances: Array  # [D]; of a constant or missing column, the squared mean or 1 if larger
 
+    @classmethod
+    def from_statistics(cls, statistics: Statistics, cell_type: DTypeLike) -> Self:
+        """Return the moments of cells of this type from the statistics of a single state."""
+        observed = statistics.observed[0]
+        counts = np.where(observed > 0.0, observed, 1.0)
+        step = statistics.first[0] / counts
+        variances = statistics.second[0] / counts - step**2
+        means = statistics.reference[0] + step
+        rounding = 4.0 * np.finfo(np.dtype(cell_type)).eps * np.abs(means)
+        constant = np.maximum(means**2, 1.0)  # well above the rounding of a large constant
+        return cls(means, np.where(variances > rounding**2, variances, constant))
 
-def measure_columns(
-    layout: ColumnLayout, observations: Observations, options: Options
-) -> ColumnMoments:
-    """Return mean and variance of each column over its present cells, computed by the kernels."""
-    first_rows = observations.continuous[:_GUESS_ROWS]
+
+class RowSample(NamedTuple):
+    """Some sequences to start from."""
+
+    panel: Panel
+    anchors: Anchors | None
+    weights: Array | None  # [U] of the sequences
+
+
+class Runs(NamedTuple):
+    """Runs of neighbouring rows, one each of some sequences."""
+
+    sequences: Array
+    starts: Array  # first row within the sequence
+    lengths: Array
+
+
+def guess_means(continuous: Array) -> Array:
+    """Return rough means of columns [D] from the first rows, as an origin for sums."""
+    first_rows = continuous[:_GUESS_ROWS]
     counts = np.maximum((~np.isnan(first_rows)).sum(axis=0), 1)
-    guess = np.nansum(first_rows, axis=0, dtype=np.float64) / counts
-    rough = ColumnMoments(guess, np.ones(len(guess)))
+    return np.asarray(np.nansum(first_rows, axis=0, dtype=np.float64) / counts)
+
+
+def sum_moments(
+    layout: ColumnLayout, observations: Observations, origin: Array, options: Options
+) -> Statistics:
+    """Return statistics of all rows in one state, with residuals from an origin [D]."""
+    rough = ColumnMoments(origin, np.ones(len(origin)))
     all_rows = np.ones((len(observations.flags), 1))
-    statistics = _weighted_statistics(layout, observations, rough, all_rows, options)
-    observed = statistics.observed[0]
-    counts = np.where(observed > 0.0, observed, 1.0)
-    step = statistics.first[0] / counts
-    variances = statistics.second[0] / counts - step**2
-    means = statistics.reference[0] + step
-    rounding = 4.0 * np.finfo(observations.continuous.dtype).eps * np.abs(means)
-    constant = np.maximum(means**2, 1.0)  # well above the rounding of a large constant
-    return ColumnMoments(means, np.where(variances > rounding**2, variances, constant))
+    return _weighted_statistics(layout, observations, rough, all_rows, options)
 
 
 def kmeans_statistics(
-    panel: Panel,
-    anchors: Anchors | None,
-    columns: ColumnMoments,
-    n_states: int,
-    seed: int,
-    options: Options,
-    weights: Array | None = None,
+    start: RowSample, columns: ColumnMoments, n_states: int, seed: int, options: Options
 ) -> Statistics:
-    """Return statistics of a subsample under its k-means++ clusters, moved to allowed states.
-
-    `weights` [U] are of the panel's sequences.
-    """
-    sample, rows = subsample(panel, np.random.default_rng(seed))
-    if weights is not None:
-        weights = weights[np.searchsorted(panel.offsets, rows[sample.offsets[:-1]], "right") - 1]
+    """Return statistics of a sample under its k-means++ clusters, moved to allowed states."""
+    sample, anchors, weights = start
     states = cluster_rows(sample, n_states, columns, seed, weights)
     if anchors is not None:
-        states = anchors.move_to_allowed(states, rows)
+        states = anchors.move_to_allowed(states)
     probs = np.full((sample.n_rows, n_states), _SPREAD_SHARE / n_states)
     probs[np.arange(sample.n_rows), states] += 1.0 - _SPREAD_SHARE
     layout = ColumnLayout.create(sample.n_categories, sample.missing_cells, sample.missing_codes)
@@ -119,20 +134,28 @@ def _weighted_statistics(
     return layout.build_statistics(tables, sums, 0.0, float(sums.occupancy.sum()))
 
 
-def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
-    """Return about SUBSAMPLE_ROWS rows as runs of random sequences, and their places."""
-    if panel.n_rows <= SUBSAMPLE_ROWS:
-        return panel, np.arange(panel.n_rows)
-    max_length = max(_MIN_RUN_ROWS, -(-SUBSAMPLE_ROWS // panel.n_sequences))
-    order = rng.permutation(panel.n_sequences)
-    lengths = np.minimum(panel.lengths[order], max_length)
+def draw_runs(all_lengths: Array, rng: np.random.Generator) -> Runs:
+    """Draw about SUBSAMPLE_ROWS rows of sequences of these lengths [U], as runs of some."""
+    n_sequences, n_rows = len(all_lengths), int(all_lengths.sum())
+    if n_rows <= SUBSAMPLE_ROWS:
+        return Runs(np.arange(n_sequences), np.zeros(n_sequences, np.int64), all_lengths)
+    max_length = max(_MIN_RUN_ROWS, -(-SUBSAMPLE_ROWS // n_sequences))
+    order = rng.permutation(n_sequences)
+    lengths = np.minimum(all_lengths[order], max_length)
     n_kept = int(np.searchsorted(np.cumsum(lengths), SUBSAMPLE_ROWS)) + 1
     order, lengths = order[:n_kept], lengths[:n_kept]
-    starts = panel.offsets[order] + rng.integers(0, panel.lengths[order] - lengths + 1)
+    return Runs(order, rng.integers(0, all_lengths[order] - lengths + 1), lengths)
+
+
+def take_runs(panel: Panel, runs: Runs) -> tuple[Panel, Array]:
+    """Return runs of a panel's rows as sequences, and their places in the panel."""
+    lengths = runs.lengths
     firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    starts = panel.offsets[runs.sequences] + runs.starts
     rows = np.repeat(starts - firsts, lengths) + np.arange(lengths.sum())
-    columns, sizes = (panel.continuous[rows], panel.categorical[rows]), panel.n_categories
-    return Panel.from_arrays(*columns, lengths, n_categories=sizes), rows
+    columns = panel.continuous[rows], panel.categorical[rows], lengths
+    times = None if panel.times is None else panel.times[rows]
+    return Panel.from_arrays(*columns, times=times, n_categories=panel.n_categories), rows
 
 
 def cluster_rows(
