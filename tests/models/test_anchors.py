@@ -10,9 +10,8 @@ ALLOWED = [[True, True, False], [False, False, True]]
 
 
 def test_anchored_rows_move_to_an_allowed_state() -> None:
-    anchors = Anchors([-1, 0, 1, 0, 1, 0], ALLOWED)
-    rows = np.array([0, 1, 2, 3, 5])
-    moved = anchors.move_to_allowed(np.array([2, 2, 0, 1, 2]), rows)
+    anchors = Anchors([-1, 0, 1, 0, 0], ALLOWED)
+    moved = anchors.move_to_allowed(np.array([2, 2, 0, 1, 2]))
     np.testing.assert_array_equal(moved, [2, 0, 2, 1, 0])
 
 
