@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,6 +20,7 @@ from turncoat.data.reading import read
 from turncoat.data.schema import FILL_IN, Join, Schema
 from turncoat.data.schema_file import find_gaps, load_schema, write_schema
 from turncoat.errors import ConfigError, DataError
+from turncoat.panel import LABEL_DELAY_DAYS
 
 N = 400
 START = datetime(2024, 1, 1)
@@ -824,7 +827,7 @@ def test_open_last_month_is_not_taken_for_genuine(tmp_path) -> None:
     chargeback = [early if is_late else label for is_late, early, label in pairs]
     path = saved(payments(is_fraud=None, chargeback=chargeback), tmp_path)
     found = infer_schema(path)
-    assert found.schema.label_maturity_days == pytest.approx(30, abs=1)
+    assert found.schema.label_maturity_days == pytest.approx(30 - LABEL_DELAY_DAYS, abs=1)
     assert any("`label_maturity_days`" in warning for warning in found.warnings)
     write_schema(found, tmp_path / "turncoat.toml")
     assert load_schema(tmp_path / "turncoat.toml") == found.schema
@@ -838,3 +841,22 @@ def test_rows_without_a_label_among_others_are_not_an_open_month() -> None:
     found = infer_schema(payments(is_fraud=None, chargeback=chargeback))
     assert found.schema.label == "chargeback"
     assert found.schema.label_maturity_days == 0
+
+
+def test_files_with_different_decimals_are_noticed(tmp_path) -> None:
+    amounts = [f"{place % 90}.{place % 100:02d}" for place in range(N)]
+    rows = payments(amount=amounts, kind=names("a", "b"))
+    comma = rows.with_columns(pl.col("amount").str.replace(".", ",", literal=True))
+    rows.write_csv(tmp_path / "a.csv", separator=";")
+    assert not any("Decimals" in one for one in infer_schema(tmp_path).warnings)
+    comma.write_csv(tmp_path / "b.csv", separator=";")
+    (told,) = (one for one in infer_schema(tmp_path).warnings if "Decimals" in one)
+    assert "a.csv has '.'" in told
+    assert "b.csv has ','" in told
+
+
+def test_a_truncated_file_is_a_data_error(tmp_path) -> None:
+    path = tmp_path / "payments.csv.gz"
+    path.write_bytes(gzip.compress(payments().write_csv().encode())[:-2000])
+    with pytest.raises(DataError, match=re.escape("payments.csv.gz")):
+        infer_schema(path)

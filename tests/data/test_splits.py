@@ -347,13 +347,13 @@ def test_describe_lists_the_parts():
             times[rows].max(),
         ]
         assert table[part] == [f"{value:.0f}" for value in found]
-    is_unknown = (times > times[split.test].min()) & (times < times.max())
-    labels[np.argmax(times)] = 0
+    is_unknown = np.zeros(times.size, bool)
+    is_unknown[split.test[::2]] = True
     some = split_by_time(customers, times, np.where(is_unknown, -1, labels))
     header, *_, tested, excluded = some.describe().splitlines()[1:]
     assert header.split() == ["rows", "customers", "labelled", "frauds", "first", "last"]
-    first = labels[split.test][np.argmin(times[split.test])]
-    assert tested.split()[3:5] == ["2", str(first)]
+    known = labels[split.test[1::2]]
+    assert tested.split()[3:5] == [f"{known.size:,}", str(known.sum())]
     assert excluded.split()[3:5] == ["0", "0"]
     without = split_by_customer(customers, times, selection=0)
     assert "seed 42" in without.describe()
@@ -613,6 +613,21 @@ def test_labels_are_open_after_the_last_known_genuine_transaction(labels, until)
     assert find_labelled_until(*rows) == (None if until is None else times[until])
     assert find_labelled_until(times, labels) is None  # too few to tell from chance
     assert find_labelled_until(times, None) is None
+
+
+@pytest.mark.parametrize(
+    ("n_unlabelled", "n_labelled", "n_open"), [(30, 60, 15), (30, 300, 7), (120, 245, 30)]
+)
+def test_open_labels_are_found_after_days_from_before_labels_began(
+    n_unlabelled, n_labelled, n_open
+):
+    rng, n_days = np.random.default_rng(0), n_unlabelled + n_labelled + n_open
+    times = np.sort(rng.uniform(0, n_days * DAY, 100 * n_days))
+    labels = np.where(rng.random(times.size) < 0.01, 1, 0)
+    labels[times < n_unlabelled * DAY] = -1
+    assert find_labelled_until(times, labels) is None
+    labels[(times > (n_days - n_open) * DAY) & (labels == 0)] = -1
+    assert find_labelled_until(times, labels) == times[labels == 0].max()
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.004])

@@ -56,7 +56,7 @@ def make_columns(noise: dict[str, float | None], seed: int = 0) -> dict[str, Sco
         ({DETECTOR: None, XGBOOST: 1.0}, CHANCE, "Do not use the detector: it is no better than"),
         ({DETECTOR: None, XGBOOST: None}, CHANCE, "Do not use the detector: it is no better than"),
         ({DETECTOR: 1.0, XGBOOST: 2.0}, BETTER, "Use the detector: it is better than XGBoost."),
-        ({DETECTOR: 1.0, XGBOOST: 1.0}, AS_GOOD, "The detector is as good as XGBoost. Use it for"),
+        ({DETECTOR: 1.0, XGBOOST: 1.0}, AS_GOOD, "The detector is as good as XGBoost."),
         ({DETECTOR: 2.0, XGBOOST: 1.0}, WORSE, "Keep XGBoost: the detector is worse. Give it"),
         ({DETECTOR: 1.0}, "", ""),
         ({DETECTOR: None}, CHANCE, "Do not use the detector"),
@@ -70,6 +70,23 @@ def test_the_verdict_is_that_of_the_scores(
         assert found.verdict == expected
         text = found.describe()
         assert (f"Verdict: {words}" in text) if words else ("Verdict" not in text)
+
+
+@pytest.mark.parametrize(("shift", "is_calibrated"), [(0.0, True), (-6.0, False)])
+def test_probabilities_that_are_not_calibrated_are_named(shift: float, is_calibrated: bool) -> None:
+    rows, rng = make_scored(1, n_customers=2000), np.random.default_rng(1)
+    margins = rng.normal(-4.0, 2.0, len(rows))
+    labels = (rng.random(len(rows)) < 1 / (1 + np.exp(-margins))).astype(np.int64)
+    scores = 1 / (1 + np.exp(-(margins + shift)))
+    own = ScoredLabels(scores, labels, rows.customers, rows.days)
+    found = evaluate_scores({DETECTOR: own, XGBOOST: own})
+    assert found.verdict == AS_GOOD
+    assert found.is_calibrated is is_calibrated
+    assert found.mean_score == pytest.approx(scores.mean())
+    text = found.describe()
+    assert ("probabilities are not calibrated here" in text) is not is_calibrated
+    assert ("as good as XGBoost. Use it for its intervals" in text) is is_calibrated
+    assert ("as good as XGBoost. Keep XGBoost." in text) is not is_calibrated
 
 
 def test_figures_are_of_the_scores_and_inside_their_intervals() -> None:

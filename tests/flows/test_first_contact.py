@@ -70,7 +70,7 @@ def test_exports_become_scores_without_a_change(tmp_path: Path) -> None:
     assert (schema.amount, schema.minor_units) == ("Betrag Cent", ("Betrag Cent",))
     assert (schema.currency, schema.counterparties) == ("Währung", ("Händler",))
     assert "Risikowert" in schema.continuous
-    assert schema.label_maturity_days > 25
+    assert schema.label_maturity_days > 18
 
     shown = run_turncoat("fit", "--config", "turncoat.toml", "--quick", "--json", cwd=tmp_path)
     fitted = json.loads(shown)

@@ -119,6 +119,17 @@ def test_intervals_cover_the_rates() -> None:
     assert 0.82 < np.mean(inside) <= 0.98
 
 
+def test_regimes_without_fraud_are_known_to_have_little() -> None:
+    """Also where a regime can hardly be told from another one: both have no fraud."""
+    rng = np.random.default_rng(4)
+    share = rng.uniform(0.3, 0.7, 900)
+    genuine = np.column_stack([share, 1 - share, np.zeros(900)])
+    probs = np.vstack([genuine, np.tile([0.0, 0.0, 1.0], (40, 1))])
+    low, high = measure(probs, np.repeat([0, 1], [900, 40])).interval(0.9)
+    assert (high[:2] < 0.05).all()
+    assert low[2] > 0.9
+
+
 def test_an_update_is_between_both_and_forgets_with_keep_0() -> None:
     (old_probs, old_labels), new_rows = draw(2000, 0.5, 0), draw(2000, 0.5, 1, RATES[::-1])
     old, new = measure(old_probs, old_labels), measure(*new_rows)
@@ -139,7 +150,7 @@ def test_an_update_without_evidence_keeps_the_rates() -> None:
     probs = np.repeat(rng.dirichlet(np.full(3, 20.0), 8), 30, axis=0)
     labels = np.repeat([1, 0, 0, 1, 0, 1, 0, 0], 30)
     regimes = measure(probs, labels, np.full(8, 30))
-    assert (regimes.evidence == 0).any()
+    assert (regimes.evidence < PRIOR_ROWS).any()
     updated = regimes.update(regimes)
     np.testing.assert_allclose(updated.rates, regimes.rates)
     assert (updated.mean_rates > 0).all()

@@ -60,11 +60,11 @@ def unlabelled(transactions: Transactions) -> Transactions:
     return with_labels(transactions, np.full(transactions.n_rows, -1))
 
 
-def list_labels(transactions: Transactions) -> list[Label]:
-    """Every fraud of the file, as it is reported."""
+def list_labels(transactions: Transactions, label: int = 1) -> list[Label]:
+    """Every fraud of the file, or every known genuine transaction, as it is reported."""
     keys = transactions.customers[transactions.customer_codes]
-    frauds = np.flatnonzero(np.asarray(transactions.labels) == 1)
-    return [Label(str(keys[i]), str(transactions.ids[i]), 1) for i in frauds]
+    rows = np.flatnonzero(np.asarray(transactions.labels) == label)
+    return [Label(str(keys[i]), str(transactions.ids[i]), label) for i in rows]
 
 
 async def process(store: MemoryStore, requests: list[Any], **policy: Any) -> list[Any]:
@@ -171,9 +171,9 @@ def test_labels_at_once_give_the_scores_of_a_labelled_file() -> None:
     assert {effect for one in effects for effect in one.values()} == {"fraud reported"}
 
 
-@pytest.mark.parametrize("corrected", [False, True])
-def test_late_and_corrected_labels_reach_both(corrected: bool) -> None:
-    """Reported after 1500 transactions, some first as genuine: the next ones know of them.
+@pytest.mark.parametrize("corrects", ["nothing", "genuine", "fraud"])
+def test_late_and_corrected_labels_reach_both(corrects: str) -> None:
+    """Reported after 1500 transactions, some wrongly at first: the next ones know of them.
 
     The chain of the first counterparty is then as if the labels had come with their transactions.
     What explained them at the second is what was known when they were scored.
@@ -182,9 +182,15 @@ def test_late_and_corrected_labels_reach_both(corrected: bool) -> None:
     n_last, sent = 300, decode(rows)
     labels = np.asarray(transactions.labels)
     is_told = np.isin(transactions.ids.astype(str), [one.id for one in sent[:-n_last]])
-    known = with_labels(transactions, np.where(is_told & (labels == 1), 1, -1))
+    is_fraud = is_told & (labels == 1)
+    is_withdrawn = is_told & (labels == 0) & (np.arange(labels.size) % 50 == 0)
+    is_withdrawn &= corrects == "fraud"
+    known = with_labels(transactions, np.where(is_fraud, 1, np.where(is_withdrawn, 0, -1)))
     told = list_labels(known)
-    first = [msgspec.structs.replace(one, label=0) for one in told[::2]] if corrected else []
+    withdrawn = list_labels(known, 0)
+    wrong = {"nothing": [], "genuine": told[::2], "fraud": withdrawn}[corrects]
+    first = [msgspec.structs.replace(one, label=1 - one.label) for one in wrong]
+    told += withdrawn
     expected = dict(
         zip(map(str, known.ids), np.asarray(made.features_.transform(known).causes), strict=True)
     )
@@ -200,7 +206,10 @@ def test_late_and_corrected_labels_reach_both(corrected: bool) -> None:
         store = MemoryStore()
         await process(store, sent[:-n_last], labels_update_belief=False)
         found = await process(store, [*first, *told], labels_update_belief=False)
-        assert all("fraud reported" in one.counterparties.values() for one in found[len(first) :])
+        for one, answer in zip([*first, *told], found, strict=True):
+            expected = "fraud reported" if one.label else "genuine reported"
+            is_news = one.label == 1 or corrects == "fraud"
+            assert (expected in answer.counterparties.values()) == is_news
         return await process(store, sent[-n_last:], labels_update_belief=False)
 
     changed = np.zeros(2)

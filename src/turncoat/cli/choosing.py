@@ -19,6 +19,7 @@ from turncoat.cli.scoring import History, list_warnings, read_with_history
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from turncoat.arrays import Array
     from turncoat.data import Schema, Transactions
     from turncoat.data.splits import Split
     from turncoat.evaluation.champion import Champion
@@ -121,6 +122,7 @@ def evaluate(
         rows = rows[transactions.times[rows] >= start]
         if len(rows) == 0:
             raise DataError(f"{transactions.source}: no transaction is at or after --from {since}")
+        rows, notes = _leave_out_open(transactions, rows)
         figures = evaluate_detector(detector, transactions, rows)
     last = detector.calibration_.time_range[1]
     judged = transactions.take(rows)
@@ -135,12 +137,30 @@ def evaluate(
     warnings = list_warnings(detector, transactions.source, scored, "Give them with --history")
     if as_json:
         about = {"verdict": figures.verdict, "note": note, "warnings": warnings}
-        echo_json({**asdict(figures), **about, "notes": transactions.notes})
+        echo_json({**asdict(figures), **about, "notes": [*transactions.notes, *notes]})
         return
     echo_notes(transactions)
+    for text in notes:
+        echo(f"Please note: {text}.")
     if note:
         echo(f"Please note: {note}.")
     echo(figures.describe())
+
+
+def _leave_out_open(transactions: Transactions, rows: Array) -> tuple[Array, list[str]]:
+    """The rows whose labels are not open, and a note on the others."""
+    from turncoat.data.open_labels import find_labelled_until
+
+    until = find_labelled_until(transactions.times, transactions.labels)
+    is_open = transactions.times[rows] > (math.inf if until is None else until)
+    if not is_open.any():
+        return rows, []
+    count, source = f"{int(is_open.sum()):,} of {len(rows):,} transactions", transactions.source
+    reason = "are later than the last known genuine one: their labels are open"
+    if is_open.all():
+        remedy = "Wait for labels, or evaluate earlier transactions"
+        raise DataError(f"{source}: {count} {reason}. {remedy}")
+    return rows[~is_open], [f"{count} {reason}, and they are left out"]
 
 
 def parse_budget(text: str) -> float:

@@ -223,6 +223,8 @@ def _echo_parts(data: Transactions, parts: Split, wanted: str, label_delay_days:
         if n_days > label_delay_days:
             known = f"Outcomes are known after about {n_days:.0f} days, and the fit assumes {delay}"
             remedy = f"`--label-delay-days {n_days:.0f}` trains and judges with what is known live"
+            if data.schema.label_maturity_days:
+                remedy += ", with `label_maturity_days = 0` in the schema, which counts after that"
             echo(f"{known}. {remedy}.")
     if parts.name == splits.SIZED_BY_TIME:
         n_rows = data.n_rows - (parts.open_labels.rows if parts.open_labels else 0)

@@ -195,6 +195,8 @@ class CsvFile:
                 decoder.decode(b"", final=True)
             except UnicodeDecodeError:
                 return False
+            except (OSError, EOFError):
+                return True  # a compressed file is damaged, which is another problem
         return True
 
     def find_damage(self) -> DataError | None:

@@ -35,14 +35,15 @@ def find_labelled_until(times: ArrayLike, labels: ArrayLike | None) -> float | N
     ends = np.unique(np.searchsorted(seconds, seconds[is_genuine], "right"))
     before, rows_later = np.cumsum(is_genuine)[ends - 1], n_rows - ends
     later = n_genuine - before
+    is_rare = later * ends <= _MAX_RATIO * before * rows_later
+    is_rare &= rows_later > 0
     log_likelihoods = _log_likelihood(before, ends) + _log_likelihood(later, rows_later)
-    best = np.argmax(log_likelihoods)
+    best = np.argmax(np.where(is_rare, log_likelihoods, -np.inf))
     gain = log_likelihoods[best] - _log_likelihood(np.array(n_genuine), np.array(n_rows))
     end, n_later = int(ends[best]), int(rows_later[best])
     last, n_unknown = float(seconds[end - 1]), int((marks[end:] < 0).sum())
     is_long = seconds[-1] - last > _MIN_DAYS * 86_400
-    is_rare = later[best] * end <= _MAX_RATIO * before[best] * n_later
-    is_open = is_long and is_rare and gain >= _MIN_GAIN and 2 * n_unknown > n_later
+    is_open = is_long and is_rare[best] and gain >= _MIN_GAIN and 2 * n_unknown > n_later
     return last if is_open else None
 
 

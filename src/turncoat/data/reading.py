@@ -349,6 +349,8 @@ class _TableReader:
             raise self._error(column, f"{found}; {n_repeats:,} rows repeat an id. {remedy}", row)
         is_first = self.schema.repeated_ids == "first"
         rule = f"the {self.schema.repeated_ids} row of each counts"
+        if len(parts := self.source.parts) > 1:
+            rule += f", with {parts[0].name} as the first file and {parts[-1].name} as the last"
         self.notes.append(f"{n_repeats:,} rows that repeat an id were left out; {rule}")
         return (ids.is_first_distinct() if is_first else ids.is_last_distinct()).to_numpy()
 

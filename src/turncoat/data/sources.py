@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -277,7 +278,8 @@ def _open_path(path: Path, expected: CsvFormat, leave_out: str) -> Source:
 
 def _open_folder(folder: Path, expected: CsvFormat, leave_out: str) -> Source:
     """The transaction file of a folder, or all its files as one table."""
-    files = sorted(place for place in folder.iterdir() if place.is_file() and _suffix(place))
+    files = [place for place in folder.iterdir() if place.is_file() and _suffix(place)]
+    files.sort(key=_natural_order)
     for stem in ("train_transaction", "transactions"):
         named = [place for place in files if file_stem(place) == stem]
         if len(named) == 1:
@@ -290,6 +292,12 @@ def _open_folder(folder: Path, expected: CsvFormat, leave_out: str) -> Source:
         raise DataError(f"{folder}: found nothing readable. Known are {KNOWN_TYPES}")
     sources = [_open_path(place, expected, leave_out) for place in files]
     return _join_parts(f"{folder} ({len(files)} files)", sources)
+
+
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """Sorts files by name, and numbers in names by value: export_9 before export_10."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
 
 
 def _is_data(path: Path) -> bool:

@@ -135,7 +135,7 @@ def split_by_customer(
     sizes = {part: max(1, round(share * n_customers)) for part, share in shares.items() if share}
     if sum(sizes.values()) >= n_customers:
         problem = f"found {n_customers}, too few for {', '.join(sizes)} and at least one to fit on"
-        remedy = "Give more customers, or set selection or calibration to 0"
+        remedy = "Give the transactions of more customers"
         raise DataError(f"customers: {problem}. {remedy}")
     sizes["fit"] = n_customers - sum(sizes.values())
     shuffled = np.random.default_rng(int(seed)).permutation(n_customers)

@@ -5,8 +5,9 @@ that gives the budget on average, with busy and quiet days. Among equal scores e
 be alerted as the others. Intervals resample customers; the number of alerts stays.
 
 Held-out customers may have more or fewer frauds than others. Frauds and genuine transactions are
-weighted so that fraud is as frequent as in all data of the test days. The frauds of a month are
-then all known ones, those caught are the recall times that, and precision and money agree with it.
+weighted so that fraud is as frequent as in all data of known label of the test days. Transactions
+of unknown label count as if fraud were as frequent among them: without any, the frauds of a month
+are all known ones. Those caught are the recall times that, and precision and money agree with it.
 """
 
 from __future__ import annotations

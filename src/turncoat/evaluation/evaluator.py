@@ -66,7 +66,6 @@ COMPARISONS = (
 _FEW_FRAUDS = 100
 # An equal-mass ECE above this share of the fraud rate is worth a warning, if it is also above so
 # many times what chance does to a perfect score; rows of one customer are alike.
-_MAX_ECE_SHARE, _MAX_ECE_OVER_CHANCE = 0.25, 2.0
 _MAX_SATURATION, _MIN_TEMPORAL_SHARE, _MIN_STABILITY = 0.95, 0.01, 0.5
 
 
@@ -412,7 +411,7 @@ def _find_warnings(
     rate = float(np.mean(rates))
     for one in candidates:
         ece = one.metrics["ece_mass"].value if "ece_mass" in one.metrics else None
-        limit = max(_MAX_ECE_SHARE * rate, _MAX_ECE_OVER_CHANCE * metrics.expected_ece(one.curves))
+        limit = metrics.find_ece_limit(one.curves, rate)
         if one.is_probability and ece is not None and ece > limit:
             yield StudyWarning("miscalibrated", one.name, {"ece": ece, "fraud_rate": rate})
     for table in regimes:

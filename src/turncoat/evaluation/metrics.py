@@ -30,6 +30,7 @@ Weights = ArrayLike | None  # [N] how often each row counts; None for once
 N_BINS = 15
 BUDGETS = (0.001, 0.005, 0.01, 0.05)  # shares of all transactions that are alerted
 DAILY_ALERTS = 100  # customers, or transactions, reviewed in a day
+_MAX_ECE_SHARE, _MAX_ECE_OVER_CHANCE = 0.25, 2.0  # of the fraud rate; of what chance would give
 _CLIP = 1e-12
 _MAX_POINTS = 200
 _FIELDS = ("scores", "labels", "customers", "days")  # of ScoredLabels
@@ -328,6 +329,11 @@ def expected_ece(curves: Curves) -> float:
     bins = zip(curves.mean_score, curves.bin_rows, strict=True)
     noise = (n * math.sqrt(2 / math.pi * max(p * (1 - p), 0.0) / n) for p, n in bins if n)
     return sum(noise) / max(sum(curves.bin_rows), 1)
+
+
+def find_ece_limit(curves: Curves, fraud_rate: float) -> float:
+    """The equal-mass ECE above which a probability counts as not calibrated."""
+    return max(_MAX_ECE_SHARE * fraud_rate, _MAX_ECE_OVER_CHANCE * expected_ece(curves))
 
 
 @jit_exact

@@ -16,7 +16,13 @@ from turncoat.data.splits import DAY, MIN_FRAUDS, Split
 from turncoat.data.transactions import Transactions
 from turncoat.evaluation.baselines import LogisticBaseline
 from turncoat.evaluation.bootstrap import bootstrap
-from turncoat.evaluation.metrics import METRICS, ScoredLabels, measure
+from turncoat.evaluation.metrics import (
+    METRICS,
+    ScoredLabels,
+    compute_curves,
+    find_ece_limit,
+    measure,
+)
 from turncoat.evaluation.protocols import TEST, TRAIN, Fold
 from turncoat.evaluation.summary import Figure
 from turncoat.features.split_panels import select_visible
@@ -32,11 +38,13 @@ SHOWN = {
     "precision_at_0.5%": "precision, 0.5 % alerted",
     "recall_at_1%": "frauds caught, 1 % alerted",
     "precision_at_1%": "precision, 1 % alerted",
+    "log_loss": "log loss",
     "ece_mass": "ECE",
     "auroc": "AUROC",
 }
 CHANCE, BETTER, WORSE, AS_GOOD = "no better than chance", "better", "worse", "as good"
 TOO_FEW = "too few frauds"
+_FOUR_DIGITS = ("log_loss", "ece_mass")
 _N_RESAMPLES = 500
 _LOGISTIC_ROWS = 60_000
 _VERDICTS = {  # a conclusion, and what to do
@@ -66,6 +74,14 @@ class Evaluation:
     n_customers: int
     models: Mapping[str, Mapping[str, Figure]]  # by model, then by metric
     differences: Mapping[str, Figure]  # average precision of the detector less each other model's
+    mean_score: float = 0.0  # the detector's; compare it with the fraud rate
+    ece_limit: float = np.inf  # above it, the detector's probabilities are not calibrated here
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the detector's probabilities agree with the fraud rates of these rows."""
+        ece = self.models[DETECTOR]["ece_mass"].value
+        return ece is None or ece <= self.ece_limit
 
     @property
     def verdict(self) -> str:
@@ -90,7 +106,7 @@ class Evaluation:
         names = [*self.models]
         cells = [["", *names]]
         for metric, title in SHOWN.items():
-            digits = 4 if metric == "ece_mass" else 3
+            digits = 4 if metric in _FOUR_DIGITS else 3
             row = (_format(self.models[name].get(metric), digits) for name in names)
             cells.append([title, *row])
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -104,7 +120,16 @@ class Evaluation:
             text = f"average precision less {name}'s: {_format(gap, 3, sign='+')}"
             lines.append(f"{text[0].upper()}{text[1:]}")
         if self.verdict:
-            lines.append(f"Verdict: {' '.join(describe_verdict(self.verdict, DETECTOR))}")
+            conclusion, *advice = describe_verdict(self.verdict, DETECTOR)
+            if self.verdict == AS_GOOD and not self.is_calibrated:
+                advice = ["Keep XGBoost."]
+            lines.append(f"Verdict: {' '.join([conclusion, *advice])}")
+        if not self.is_calibrated:
+            lines.append(
+                f"The detector's probabilities are not calibrated here: their ECE is above "
+                f"{self.ece_limit:.4f}, and they expect {self.mean_score:.2%} fraud. Trust their "
+                "order, not their size, until `turncoat recalibrate` has seen newer labels."
+            )
         logistic = self.differences.get(LOGISTIC)
         if logistic is not None and logistic.interval is not None and logistic.interval[1] < 0:
             lines.append("Logistic regression on the same rows does better.")
@@ -141,7 +166,8 @@ def evaluate_scores(columns: Mapping[str, ScoredLabels], seed: int = 0) -> Evalu
             differences[name] = Figure(gap, interval)
     own = columns[DETECTOR]
     size = len(own), own.n_frauds, len(np.unique(own.customers))
-    return Evaluation(*size, models, differences)
+    limit = find_ece_limit(compute_curves(own), own.n_frauds / len(own))
+    return Evaluation(*size, models, differences, float(own.scores.mean()), limit)
 
 
 def evaluate_detector(

@@ -125,6 +125,15 @@ def _extend_run(risk: Array, step: float, known: float, frauds: float) -> None:
 
 
 @jit_exact
+def _shorten_run(risk: Array, step: float) -> None:
+    """Take a fraud out of the run that turned out to be genuine; without any other, it ends."""
+    risk[_RUN_FRAUDS] = max(risk[_RUN_FRAUDS] - 1.0, 0.0)
+    if risk[_RUN_FRAUDS] == 0.0:
+        risk[_RUN_STEP] = math.nan
+        risk[_GENUINE_STEP] = np.fmax(risk[_GENUINE_STEP], step)
+
+
+@jit_exact
 def report_label(
     risk: Array,
     compromise: Array,
@@ -137,12 +146,12 @@ def report_label(
     """Count the label, 0 or 1, of a transaction at `time` that counted as `earlier` so far.
 
     In a step that has not matured, the label has the effect that it would have had from the start.
-    Later, the transaction has counted as genuine, and a fraud is added to the decayed totals. The
-    chain remembers steps for longer. `explained` is the probability that other causes make the
-    transaction fraud.
+    Later, the transaction has counted as genuine or fraud, and a correction changes the decayed
+    totals. The chain remembers steps for longer. `explained` is the probability that other causes
+    make the transaction fraud.
     """
     step = math.floor(time / STEP)
-    frauds = 1.0 if label == 1 else 0.0
+    frauds = (1.0 if label == 1 else 0.0) - (1.0 if earlier == 1 else 0.0)
     if len(compromise) > 0:
         counted = 0 if earlier == UNKNOWN and step <= risk[_MATURE_STEP] else earlier
         news = chains.weigh_label(rules.chain, label, explained)
@@ -162,7 +171,10 @@ def report_label(
         risk[_KNOWN + w] += known * factor
         risk[_FRAUDS + w] += frauds * factor
     if not step < risk[_GENUINE_STEP]:  # NaN if there was none
-        _extend_run(risk, step, 0.0, frauds)
+        if frauds < 0.0:
+            _shorten_run(risk, step)
+        else:
+            _extend_run(risk, step, 0.0, frauds)
 
 
 @jit_exact

@@ -19,6 +19,7 @@ PRIOR_ROWS = 1.0  # every regime's mean starts with this many transactions at th
 _MIN_SHOWN = 1e-5  # share of the transactions; regimes with fewer have no row in the table
 BETA_PRIOR = 0.5  # both counts of the Beta prior (Jeffreys): no fraud seen does not mean no risk
 _MAX_EM_STEPS, _MIN_EM_STEP = 200, 1e-6
+_BISECTIONS = 50
 MIN_OUTCOMES = 10  # frauds, or genuine transactions; with fewer the rates are rough
 
 
@@ -281,7 +282,22 @@ def _weigh_likelihood(
     # Customers' rows are seldom less alike than independent ones.
     variances = np.maximum(np.diag(clustered), np.diag(inverse))
     evidence = np.clip(spreads / variances - PRIOR_ROWS, 0.0, mass)
-    return evidence, _correlate(clustered)
+    return np.maximum(evidence, _match_evidence(rates, variances, mass)), _correlate(clustered)
+
+
+def _match_evidence(rates: Array, variances: Array, mass: Array) -> Array:
+    """The evidence [K], at most the mass, whose Beta posteriors have these variances.
+
+    Their variance falls with the evidence. Near 0 and 1 it depends on the prior more than on the
+    rate, so that the binomial variance would ask for too little.
+    """
+    low, high = np.zeros_like(mass), mass.copy()
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        frauds = rates * middle + BETA_PRIOR
+        is_wide = beta.var(frauds, middle + 2 * BETA_PRIOR - frauds) > variances
+        low, high = np.where(is_wide, middle, low), np.where(is_wide, high, middle)
+    return high
 
 
 def _shrink(frauds: Array, mass: Array, overall: float) -> Array:

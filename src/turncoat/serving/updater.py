@@ -368,7 +368,7 @@ class BatchUpdate:
             own, time = DetectorState(states[key]), content.state_times[0]
             n_later = await self._history.count_later(key, label.id, time)
             states[key] = live.report_own_label(own, time, value, n_later).customer or b""
-        earlier = max(labels, default=records.encode_label(None, content.label_follows))
+        earlier = labels[0] if labels else records.encode_label(None, content.label_follows)
         known = self._detector.features_.plan.counterparties
         told = others.items() if self._is_news(value, earlier) else ()
         for place, (column, other) in enumerate(told):
@@ -413,7 +413,7 @@ class BatchUpdate:
         if label == 1:
             return earlier != 1
         may_wait = self._detector.features_.plan.label_maturity_s > 0
-        return earlier == NEVER or (earlier == UNKNOWN and may_wait)
+        return earlier in (1, NEVER) or (earlier == UNKNOWN and may_wait)
 
     def _append_entry(
         self, ids: _EntryIds, changes: Sequence[_Change], content: LogContent, updates_belief: bool

@@ -19,8 +19,12 @@ from turncoat.data.reading import open_joined, read
 from turncoat.data.schema import FILL_IN, Schema
 from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
+from turncoat.panel import LABEL_DELAY_DAYS
 
 __all__ = ["InferredSchema", "infer_schema"]
+
+_COMPARED_ROWS = 1000  # of each file
+_POINT = r"^-?\d+\.\d+$"
 
 
 def infer_schema(origins: Any) -> InferredSchema:
@@ -38,15 +42,18 @@ def infer_schema(origins: Any) -> InferredSchema:
         tables = [_open_table(origins)]
         first = tables[0][0]
     notes = [f"{difference}. Only common columns are used." for difference in first.differences]
+    notes += _compare_decimals(first)
     found = _match_preset([source for source, _ in tables]) or _infer_roles(tables)
     findings = tuple(_describe_files(source) for source, _ in tables if source.path is not None)
     format = PLAIN if first.csv is None else first.csv.format
     schema = replace(found.schema, csv=format)
     if (open_days := _find_open_days(origins, schema)) is not None:
-        schema = replace(schema, label_maturity_days=open_days)
+        maturity_days = max(open_days - LABEL_DELAY_DAYS, 0.0)
+        schema = replace(schema, label_maturity_days=maturity_days)
         notes.append(
             f"{schema.label!r} is unknown on most rows of the last {open_days:g} days. They count "
-            "as open, not as genuine: `label_maturity_days` says for how long."
+            f"as open, not as genuine: `label_maturity_days` says for how long after the label "
+            f"delay, {LABEL_DELAY_DAYS:g} days by default."
         )
     if format.encoding == "windows-1252":
         notes.append("The text is not UTF-8 and was read as Windows-1252. Check accented letters.")
@@ -100,6 +107,22 @@ def _open_table(origin: Any) -> tuple[Source, pl.DataFrame]:
         own = replace(own, decimal=format.decimal, thousands=format.thousands)
         source = open_source(origin, own)
     return source, sample
+
+
+def _compare_decimals(source: Source) -> list[str]:
+    """A warning if some files write decimals with a point and others with a comma."""
+    names = dict[str, str]()  # of the first file with each mark
+    for part in source.parts:
+        if part.csv is not None:
+            sample = part.frame.select(source.columns).head(_COMPARED_ROWS).collect()
+            texts = [column for column in sample if column.dtype == pl.String]
+            mark = detect_number_format(sample, part.csv.format).decimal
+            if mark != "." or any(text.str.contains(_POINT).any() for text in texts):
+                names.setdefault(mark, part.name)
+    if len(names) < 2:
+        return []
+    words = " and ".join(f"{name} has {mark!r}" for mark, name in names.items())
+    return [f"Decimals are written differently: {words}. Write all files alike."]
 
 
 def _describe_files(source: Source) -> str:
