@@ -133,7 +133,7 @@ def test_options_that_do_not_fit_together_are_refused(turncoat, tmp_path):
 
 def test_a_budget_that_is_exceeded_is_said(turncoat, tmp_path):
     write_payments(tmp_path, 80)
-    told = "This took longer than the budget: it is the least that can be tried on these data."
+    told = "This took longer than the budget: it is the least that can be tried."
     fit = "fit payments.csv --kind regimes --no-refit"
     assert told in turncoat(f"{fit} --budget 0.01s").stdout
     assert told not in turncoat(f"{fit} --budget 0.01s --trials 1").stdout
@@ -198,6 +198,26 @@ def test_evaluate_says_which_rows_are_not_later_than_the_detectors_data(chosen, 
     new = parse(turncoat(f"evaluate {detector} later.csv --json").stdout)
     assert (new["note"], new["n_rows"]) == ("", len(frame))
     assert "Please note" not in turncoat(f"evaluate {detector} later.csv").stdout
+
+
+def test_evaluate_leaves_out_days_whose_labels_are_open(chosen, turncoat, tmp_path):
+    frame, command = (
+        pl.read_csv(chosen.folder / "payments.csv"),
+        f"evaluate {chosen.folder}/detector",
+    )
+    is_open = (pl.col("at") >= "2024-03-20") & (pl.col("fraud") == 0)
+    label = pl.when(is_open).then(None).otherwise(pl.col("fraud"))
+    frame.with_columns(fraud=label).write_csv(tmp_path / "open.csv")
+    frame.filter(pl.col("at") < "2024-03-20").write_csv(tmp_path / "closed.csv")
+    found = parse(turncoat(f"{command} open.csv --json").stdout)
+    closed = parse(turncoat(f"{command} closed.csv --json").stdout)
+    assert found["models"] == closed["models"]
+    n_later = int((frame["at"] >= "2024-03-20").sum())
+    (note,) = (one for one in found["notes"] if "labels are open" in one)
+    assert note.startswith(f"{n_later:,} of {len(frame):,} transactions are later than the last")
+    assert f"Please note: {note}." in turncoat(f"{command} open.csv").stdout
+    late = turncoat(f"{command} open.csv --from 2024-03-25", status=3).stderr
+    assert "their labels are open. Wait for labels" in late
 
 
 def test_evaluate_refuses_times_that_are_none_or_too_late(chosen, turncoat, tmp_path):

@@ -860,3 +860,14 @@ def test_a_truncated_file_is_a_data_error(tmp_path) -> None:
     path.write_bytes(gzip.compress(payments().write_csv().encode())[:-2000])
     with pytest.raises(DataError, match=re.escape("payments.csv.gz")):
         infer_schema(path)
+
+
+def test_compound_names_of_ids_are_known_and_others_are_asked_about(tmp_path) -> None:
+    ids = [f"TX{place - place % 2 if place < 8 else place:06d}" for place in range(N)]
+    for name in ("Transaktionsref", "Buchungsnr", "PaymentKey"):
+        found = infer_schema(saved(payments(**{name: ids}), tmp_path)).schema
+        assert (found.id, found.repeated_ids) == (name, "last")
+    asked = infer_schema(saved(payments(Vermerk=ids), tmp_path))
+    assert asked.schema.id is None
+    (told,) = (one for one in asked.warnings if "Vermerk" in one)
+    assert 'set `id = "Vermerk"`' in told

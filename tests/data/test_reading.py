@@ -829,7 +829,8 @@ def test_one_row_of_a_repeated_id_counts(tmp_path: Path, rule: str, paid: list[f
     assert sorted(found.column("paid")) == paid
     assert found.n_file_rows == 5
     assert found.notes == (
-        f"2 rows that repeat an id were left out; the {rule} row of each counts",
+        f"2 rows that repeat an id were left out; the {rule} row of each counts, "
+        f"with {months[0]} as the first file and {months[1]} as the last",
     )
     assert read(months[:1], schema).notes == ()
     refusing = replace(schema, repeated_ids="refuse")
@@ -841,3 +842,10 @@ def test_one_row_of_a_repeated_id_counts(tmp_path: Path, rule: str, paid: list[f
         read(months, refusing)
     with pytest.raises(ConfigError, match="repeated_ids is 'all'; it must be one of refuse"):
         replace(schema, repeated_ids="all")
+
+
+def test_numbered_files_of_a_folder_are_read_in_their_order(tmp_path: Path) -> None:
+    schema = Schema(customer="who", time="at", continuous="paid", id="ref", repeated_ids="last")
+    for number in (10, 9, 1):
+        (tmp_path / f"export_{number}.csv").write_text(f"who,at,paid,ref\na,1,{number},x\n")
+    assert read(tmp_path, schema).column("paid").tolist() == [10]

@@ -77,7 +77,8 @@ def test_exports_become_scores_without_a_change(tmp_path: Path) -> None:
     until = datetime.fromtimestamp(fitted["split"]["test"]["last"], UTC)
     assert (until.month, until.day) == (5, 31), "the open month is in no part"
     assert fitted["notes"] == [
-        "40 rows that repeat an id were left out; the first row of each counts"
+        "40 rows that repeat an id were left out; the first row of each counts, "
+        "with exports/2024-03.csv as the first file and exports/2024-06.csv as the last"
     ]
     shown = run_turncoat("score", "detector", "exports", "--out", "scores.csv", cwd=tmp_path)
     assert "40 rows that repeat an id were left out" in shown

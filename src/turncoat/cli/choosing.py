@@ -81,7 +81,7 @@ def fit_champion(
         return
     echo(champion.describe())
     if options.max_trials is None and champion.seconds > options.budget_s:
-        echo("This took longer than the budget: it is the least that can be tried on these data.")
+        echo("This took longer than the budget: it is the least that can be tried.")
     echo("\nOn the test part, which nothing was fitted or chosen on:")
     echo(figures.describe())
     if detector.kind == "ranker":

@@ -229,11 +229,13 @@ async def collect_labeled_scores(
         names = sorted(scored.keys() & reported.keys())
     if not reported.keys() & set(names):
         n_young = len(reported.keys() & scored.keys())
-        young = f", all in the last {delay / 86400:g} days, where more may still be reported"
+        days = f"{delay / 86400:g} days"
+        young = f", all within the last {days} by the clock, where more may still be reported"
         raise DataError(
             f"no label can be used: {len(reported):,} were reported, {n_young:,} of them for "
             f"transactions that this model scored live{young if n_young else ''}. Report labels "
-            "to /v1/labels; wait, or see --delay-days and --reported-only"
+            "to /v1/labels and wait, or see --reported-only. `--delay-days 0` uses all scores: for "
+            "months that were scored afterwards and have all their labels"
         )
     if all(reported.get(name, 0) for name in names):
         problem = f"all {len(names):,} labels are frauds, so fraud rates cannot be estimated"

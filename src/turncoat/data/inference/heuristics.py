@@ -21,6 +21,7 @@ from turncoat.data.sources import Source
 KNOWN_NAMES = json.loads((files(__package__) / "column_names.json").read_text(encoding="utf-8"))
 WORDS = {kind: tuple(words.split()) for kind, words in KNOWN_NAMES["words"].items()}
 _KNOWN_WORDS = {word for words in WORDS.values() for word in words}
+_ID_ENDINGS = ("id", "key", "nr", "num", "ref")
 _BINARY = {"0", "1", "0.0", "1.0", "true", "false"}
 _FRAUD_CODES = set(KNOWN_NAMES["fraud_codes"].split())
 _FRAUD_VALUE = re.compile("fraud|betrug|frode|bedr|scam|stolen|counterfeit", re.IGNORECASE)
@@ -78,7 +79,8 @@ class SampledColumn:
         letters = unicodedata.normalize("NFKD", self.name.replace("ß", "ss"))
         plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
         spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", plain)
-        return tuple(word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word)
+        words = [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
+        return tuple(part for word in words for part in _split_compound(word))
 
     def match(self, *kinds: str) -> str | None:
         """The first word of these kinds that the name contains; long words match parts of words."""
@@ -145,6 +147,16 @@ def _parse_texts(texts: pl.Series, format: CsvFormat) -> pl.Series | None:
         return format.parse_numbers(texts)
     parsed = texts.cast(pl.Float64, strict=False)
     return parsed if parsed.null_count() == texts.null_count() else None
+
+
+def _split_compound(word: str) -> tuple[str, ...]:
+    """`transaktionsref` as `transaktions` and `ref`; other words as they are."""
+    if word not in _KNOWN_WORDS:
+        for end in _ID_ENDINGS:
+            start = word.removesuffix(end)
+            if start != word and not _KNOWN_WORDS.isdisjoint((start, start[:-1])):
+                return start, end
+    return (word,)
 
 
 def _matches(word: str, own: str) -> bool:

@@ -55,6 +55,7 @@ class RoleAssigner:
         self.ignored: dict[str, str] = {}
         self.taken_columns: dict[str, SampledColumn] = {}
         self.warnings: list[str] = []
+        self.has_id = False
         self.n_rows = sample.height
         self.sample = sample
         self.candidates = SampledColumn.from_table(self.source, sample)
@@ -88,6 +89,7 @@ class RoleAssigner:
         time = self._find_time(known.get("time"))
         zone = {} if time is None else self._find_zone(time)
         id = self._find_id(known.get("id"))
+        self.has_id = id is not None
         customer = self._find_customer(known.get("customer"))
         self._ignore_leaks(label)
         if time is not None:
@@ -378,7 +380,9 @@ class RoleAssigner:
         minor = [name for name in money if numbers[name].match("minor") and numbers[name].is_whole]
         settings: dict[str, Any] = {"minor_units": tuple(minor)}
         if minor:
-            self._warn(amount, "is in minor units by its name, and is divided (by 100 for EUR).")
+            self._warn(
+                amount, "is in minor units by its name, and is divided (EUR by 100, JPY by 1)."
+            )
         elif amount.is_whole:
             remedy = f'If they count cents, set `minor_units = ["{amount.name}"]`'
             if currency is not None:
@@ -417,7 +421,7 @@ class RoleAssigner:
 
     def _assign_rest(self) -> tuple[list[str], list[str], list[str]]:
         """Continuous, categorical and tracked columns among the remaining candidates."""
-        continuous, categorical, tracked = [], [], []
+        continuous, categorical, tracked, distinct = [], [], [], list[SampledColumn]()
         for name, c in list(self.candidates.items()):
             word, share = c.match("tracked"), c.n_distinct / c.n_known
             is_number = c.numbers is not None
@@ -440,8 +444,14 @@ class RoleAssigner:
                 tracked.append(name)
             elif share == 1:
                 self._ignore(name, "unique on every row")
+                distinct.append(c)
             else:
                 self._ignore(name, f"hardly any value repeats: {values}")
+                distinct.append(c)
+        asked = [c for c in distinct if not c.is_time_of_day][: 0 if self.has_id else 1]
+        for column in asked:
+            what = "may identify transactions; a row that is twice in the data counts twice"
+            self._warn(column, f'{what}. If it does, set `id = "{column.name}"`.')
         return continuous, categorical, tracked
 
     def _name_joined_file(self) -> str:
