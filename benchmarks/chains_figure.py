@@ -11,12 +11,12 @@ import numpy as np
 from benchmarks.processes import SETTINGS
 from turncoat.arrays import Array
 from turncoat.data import Transactions, read
+from turncoat.data.schema import LABEL_DELAY_DAYS
 from turncoat.data.splits import DAY, split_by_time
 from turncoat.features import Features
 from turncoat.features.chains import COUNTERPARTY_OUTPUTS, select_causes
 from turncoat.features.split_panels import select_visible
 from turncoat.numerics.intruder import OUTPUTS
-from turncoat.panel import LABEL_DELAY_DAYS
 from turncoat.scoring.chain_fitting import fit_causes
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "chains.svg"

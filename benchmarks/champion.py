@@ -31,6 +31,7 @@ from rich.console import Console
 from benchmarks.handbook_data import parse_with_data
 from benchmarks.made_up import ORDERS, TRANSFERS, simulate_orders, simulate_transfers
 from turncoat.data import Transactions, read
+from turncoat.data.schema import LABEL_DELAY_DAYS
 from turncoat.data.simulators import simulate_tables
 from turncoat.data.splits import DAY, Split, split_by_time
 from turncoat.evaluation.bootstrap import bootstrap
@@ -40,7 +41,6 @@ from turncoat.evaluation.protocols import TEST, TRAIN, Fold, SplitProtocol
 from turncoat.features import Features
 from turncoat.features.split_panels import select_visible
 from turncoat.models.boosting import BoostedTrees
-from turncoat.panel import LABEL_DELAY_DAYS
 from turncoat.scoring.detector import DETECTOR_KINDS
 
 RESULTS = Path(__file__).resolve().parent / "results"

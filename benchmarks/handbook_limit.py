@@ -23,6 +23,7 @@ from benchmarks.champion import METRICS, RESULTS, average
 from benchmarks.handbook_data import parse_with_data
 from turncoat.arrays import Array
 from turncoat.data import Transactions, read
+from turncoat.data.schema import LABEL_DELAY_DAYS
 from turncoat.data.simulators.handbook import (
     MAX_MEAN_AMOUNT,
     MIN_MEAN_AMOUNT,
@@ -32,7 +33,6 @@ from turncoat.data.simulators.handbook import (
 from turncoat.data.splits import DAY
 from turncoat.evaluation.metrics import ScoredLabels
 from turncoat.evaluation.protocols import SplitProtocol
-from turncoat.panel import LABEL_DELAY_DAYS
 
 N_TURNS = 2
 N_MEANS = 191  # grid of the customers' mean amounts

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from turncoat.arrays import Array
 from turncoat.errors import DataError
 
-LABEL_DELAY_DAYS = 7.0  # until a transaction's label is known, where no setting says otherwise
 MAX_VALUE = 1e15  # its square, summed over a block, still fits float32
 MAX_CATEGORIES = 1_000_000
 _BLOCK_ROWS = 8192  # checked at once

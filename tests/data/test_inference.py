@@ -17,10 +17,9 @@ from turncoat.data.inference import InferredSchema, infer_schema
 from turncoat.data.inference.roles import SAMPLE_ROWS
 from turncoat.data.presets import load_ieee_columns, load_preset
 from turncoat.data.reading import read
-from turncoat.data.schema import FILL_IN, Join, Schema
+from turncoat.data.schema import FILL_IN, LABEL_DELAY_DAYS, Join, Schema
 from turncoat.data.schema_file import find_gaps, load_schema, write_schema
 from turncoat.errors import ConfigError, DataError
-from turncoat.panel import LABEL_DELAY_DAYS
 
 N = 400
 START = datetime(2024, 1, 1)

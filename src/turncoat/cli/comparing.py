@@ -15,8 +15,8 @@ from turncoat.cli import fitting
 from turncoat.cli.detectors import CHAMPION_FOLDER
 from turncoat.cli.fitting import AUTO, parse_count
 from turncoat.cli.output import Json, echo_json
+from turncoat.data.schema import LABEL_DELAY_DAYS
 from turncoat.errors import ConfigError, DataError
-from turncoat.panel import LABEL_DELAY_DAYS
 
 if TYPE_CHECKING:
     from turncoat.data import Transactions

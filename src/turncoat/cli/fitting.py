@@ -14,8 +14,8 @@ from typer import Argument, Context, Option, echo
 
 from turncoat.cli.choosing import ChampionOptions, fit_champion, parse_budget
 from turncoat.cli.output import Json, echo_json, echo_notes
+from turncoat.data.schema import LABEL_DELAY_DAYS
 from turncoat.errors import ConfigError, DataError
-from turncoat.panel import LABEL_DELAY_DAYS
 
 if TYPE_CHECKING:
     from turncoat import BaumWelchHMM, Detector, VariationalHMM

@@ -13,6 +13,7 @@ from turncoat.data.csv_files import CsvFormat
 from turncoat.data.money import RateTable
 from turncoat.errors import ConfigError
 
+LABEL_DELAY_DAYS = 7.0  # until a label is known, where no setting says otherwise
 MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 FILL_IN = "FILL IN"  # a column that inference did not find

@@ -11,13 +11,14 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.open_labels import find_labelled_until
+from turncoat.data.schema import LABEL_DELAY_DAYS
 from turncoat.data.splits import DAY, Split, split_by_customer, split_by_time, split_prequential
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, check_count
 from turncoat.features import Features
 from turncoat.features.split_panels import build_split_panel
 from turncoat.models.tuning import TrainingRows
-from turncoat.panel import LABEL_DELAY_DAYS, Panel
+from turncoat.panel import Panel
 from turncoat.scoring.rankers import build_ranker_matrix
 
 PROTOCOLS = ("matched", "chronological", "paper", "handbook")

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
-from turncoat.data.schema import Schema
+from turncoat.data.schema import LABEL_DELAY_DAYS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
@@ -28,7 +28,7 @@ from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
 from turncoat.numerics.intruder import report_own_label
 from turncoat.numerics.label_times import NEVER, UNKNOWN
-from turncoat.panel import LABEL_DELAY_DAYS, Panel
+from turncoat.panel import Panel
 from turncoat.storage import BundleFormat, refuse_unreadable
 
 FEATURE_KINDS = ("processed", "engineered")

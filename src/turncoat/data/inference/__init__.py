@@ -16,10 +16,9 @@ from turncoat.data.inference.roles import SAMPLE_ROWS, InferredSchema, RoleAssig
 from turncoat.data.open_labels import find_labelled_until
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import open_joined, read
-from turncoat.data.schema import FILL_IN, Schema
+from turncoat.data.schema import FILL_IN, LABEL_DELAY_DAYS, Schema
 from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
-from turncoat.panel import LABEL_DELAY_DAYS
 
 __all__ = ["InferredSchema", "infer_schema"]
 
