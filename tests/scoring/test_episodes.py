@@ -130,7 +130,7 @@ def test_live_scores_and_reasons_are_those_of_a_file(kind: str) -> None:
     live = replay_scores(made, data)
     found = np.array([score.probability for score in live])
     np.testing.assert_allclose(found, scores.probability, atol=1e-6)
-    assert np.abs(found - tree_detector(kind).score(data.transactions).probability).max() > 0.01
+    assert np.abs(found - tree_detector(kind).score(data.transactions).probability).max() > 0.005
     assert scores.reasons is not None
     for one, expected in zip(live[::20], scores.reasons[::20], strict=True):
         assert [reason.text for reason in one.reasons[:2]] == [r.text for r in expected[:2]]

@@ -19,6 +19,7 @@ from turncoat.features import NEVER
 from turncoat.features.history import DAY
 from turncoat.features.split_panels import build_split_panel
 from turncoat.scoring import DetectorState
+from turncoat.scoring.calibration_part import CalibrationPart
 from turncoat.scoring.reference import Reference, find_score_bins
 
 ARRAYS = (
@@ -209,7 +210,7 @@ def test_ages_are_the_same_live_and_in_the_reference(features: str) -> None:
     live = np.empty(len(order))
     live[order] = steps.ages_s
     split = time_split(transactions)
-    expected = made._read_calibration_part(transactions, split, made._inference).ages_s
+    expected = CalibrationPart.read(made.features_, transactions, split, made._inference).ages_s
     np.testing.assert_allclose(live[split.calibration], expected, atol=1e-3)
     assert (expected.max() > DAY) == (features == "engineered")
 
@@ -218,8 +219,8 @@ def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray, np.
     panel, places = build_split_panel(
         made.features_, transactions, time_split(transactions), "calibration"
     )
-    ages = made._read_calibration_part(
-        transactions, time_split(transactions), made._inference
+    ages = CalibrationPart.read(
+        made.features_, transactions, time_split(transactions), made._inference
     ).ages_s
     return panel.continuous[places], made._inference.infer(panel)[places], ages
 

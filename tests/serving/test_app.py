@@ -324,7 +324,7 @@ def test_a_fraud_is_reported_to_the_counterparty_once(model: Path) -> None:
             "changed": True,
             "belief": "unchanged",
             "why_unchanged": "only a transaction's first label changes the belief",
-            "counterparties": {"shop": "unchanged"},
+            "counterparties": {"shop": "genuine reported"},
         }
 
 

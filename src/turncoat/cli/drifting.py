@@ -39,7 +39,7 @@ def drift(
     since: Annotated[str, Option("--from", help=_FROM_HELP)] = "",
     as_json: Json = False,
 ) -> None:
-    """Compare a file with the transactions that a detector was calibrated on.
+    """Compare a file with the transactions of calibration.
 
     Needs no labels. Rows before `--from` and rows of `--history` files are history only.
 

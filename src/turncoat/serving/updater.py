@@ -335,11 +335,10 @@ class BatchUpdate:
     async def _apply_label(self, label: Label) -> LabelResponse:
         """Put a label into the records and the log; return its effect.
 
-        The first label conditions the belief if its transaction is the customer's latest. The first
-        label and the first that reports a fraud are passed to the counterparties, unless the
-        transaction counts as genuine there anyway. Every new or corrected label joins the
-        customer's chain of intruders. A corrected label counts in recalibration; what the belief
-        learnt from the first one stays.
+        The first label conditions the belief if its transaction is the customer's latest. A label that
+        changes how its transaction counts at the counterparties is passed to them. Every new or
+        corrected label joins the customer's chain of intruders. A corrected label counts in
+        recalibration; what the belief learnt from the first one stays.
         """
         (key,), value = label.keys, label.label
         customer = await self._load(key)
