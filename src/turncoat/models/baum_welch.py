@@ -192,7 +192,9 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         """Return a model with the published settings: five full restarts, tolerance 1e-3."""
         return cls(n_states, **{"tol": 1e-3, "restart_halving": False, **overrides})
 
-    def _build_algorithm(self, columns: ColumnMoments) -> MaximumLikelihood:
+    def _build_algorithm(
+        self, columns: ColumnMoments, n_categories: tuple[int, ...]
+    ) -> MaximumLikelihood:
         floors = max(self.variance_floor, _MIN_FLOOR) * columns.variances
         smoothing, is_continuous = self.category_smoothing, self.transitions == "continuous"
         return MaximumLikelihood(floors, columns.variances, smoothing, is_continuous)

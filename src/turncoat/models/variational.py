@@ -9,7 +9,6 @@ from typing import Annotated, Any, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from turncoat.arrays import Array
 from turncoat.models import validation as rule
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.fitting import NO_EVIDENCE
@@ -41,21 +40,7 @@ MAX_DISTANCE = 10.0  # widths
 class VariationalBayes:
     """Updates of the Dirichlet and Normal-Gamma posteriors (see docs/notation.md)."""
 
-    prior: Prior
-    prior_means: Array  # [D] m0
-    prior_scales: Array  # [D] S0
-    params_type: type[VariationalParams] = VariationalParams
-
-    @classmethod
-    def for_columns(
-        cls, prior: Prior, columns: ColumnMoments, params_type: type[VariationalParams]
-    ) -> VariationalBayes:
-        """Return the algorithm for columns with these moments."""
-        return cls(prior, *prior.scale_to_columns(columns.means, columns.variances), params_type)
-
-    @property
-    def _dof(self) -> float:
-        return self.prior.total_dof(len(self.prior_means))
+    prior: VariationalParams  # in the same form as a posterior: of every state and column
 
     def build_log_model(self, params: VariationalParams) -> LogModel:
         """Return the expected log densities under the posterior."""
@@ -69,40 +54,41 @@ class VariationalBayes:
         average = statistics.reference + step
         scatter = np.maximum(statistics.second - statistics.first * step, 0.0)
         strength = prior.mean_strength + counts
-        shrinkage = prior.mean_strength * counts / strength * (average - self.prior_means) ** 2
-        transition = self._chain_prior(len(statistics.initial))
-        categories = prior.category + statistics.categories
-        return self.params_type(
-            initial_concentration=prior.initial + statistics.initial,
-            transition_concentration=transition + statistics.transitions,
-            location=(prior.mean_strength * self.prior_means + counts * average) / strength,
+        shrinkage = prior.mean_strength * counts / strength * (average - prior.location) ** 2
+        categories = join_columns(prior.category_concentration, prior.n_states)
+        return replace(
+            prior,
+            initial_concentration=prior.initial_concentration + statistics.initial,
+            transition_concentration=prior.transition_concentration + statistics.transitions,
+            location=(prior.mean_strength * prior.location + counts * average) / strength,
             mean_strength=strength,
-            dof=self._dof + counts,
-            scale=self.prior_scales + scatter + shrinkage,
-            category_concentration=split_columns(categories, statistics.n_categories),
+            dof=prior.dof + counts,
+            scale=prior.scale + scatter + shrinkage,
+            category_concentration=split_columns(
+                categories + statistics.categories, statistics.n_categories
+            ),
         )
 
     def penalty(self, params: VariationalParams) -> float:
         """Return minus the divergence from the prior: a term of the ELBO (E5 in docs/errata.md)."""
-        prior = self.prior
-        categories = join_columns(params.category_concentration, params.n_states)
-        columns = params.location, params.mean_strength, params.dof, params.scale
-        own = self.prior_means, prior.mean_strength, self._dof, self.prior_scales
+        prior, k = self.prior, params.n_states
+        categories, own_categories = (
+            join_columns(one.category_concentration, k) for one in (params, prior)
+        )
+        columns, own_columns = (
+            (one.location, one.mean_strength, one.dof, one.scale) for one in (params, prior)
+        )
+        initial, own_initial = params.initial_concentration[None], prior.initial_concentration
         return -(
-            dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
+            dirichlet_divergence(initial, own_initial)
             + self._chain_divergence(params)
-            + normal_gamma_divergence(columns, own)
-            + category_divergence(categories, prior.category, params.n_categories)
+            + normal_gamma_divergence(columns, own_columns)
+            + category_divergence(categories, own_categories, params.n_categories)
         )
 
-    def _chain_prior(self, n_states: int) -> Array:
-        if self.params_type.transitions == "continuous":
-            return self.prior.rate_concentration(n_states)
-        return self.prior.transition_concentration(n_states)
-
     def _chain_divergence(self, params: VariationalParams) -> float:
-        posterior, prior = params.transition_concentration, self._chain_prior(params.n_states)
-        if self.params_type.transitions == "per-row":
+        posterior, prior = params.transition_concentration, self.prior.transition_concentration
+        if params.transitions == "per-row":
             return dirichlet_divergence(posterior, prior)
         jumps = ~np.eye(params.n_states, dtype=bool)
         hours = np.diag(posterior)[:, None], np.diag(prior)[:, None]
@@ -215,9 +201,15 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         published = {"prior": Prior.paper(), "tol": 1e-3, "restart_halving": False}
         return cls(n_states, **{**published, **overrides})
 
-    def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
+    def _build_algorithm(
+        self, columns: ColumnMoments, n_categories: tuple[int, ...]
+    ) -> VariationalBayes:
+        prior, moments = self.prior or self._default_prior(), (columns.means, columns.variances)
         params_type = self.params_types[self.transitions]
-        return VariationalBayes.for_columns(self.prior or Prior.weak(), columns, params_type)
+        return VariationalBayes(prior.to_params(self.n_states, *moments, n_categories, params_type))
+
+    def _default_prior(self) -> Prior:
+        return Prior.weak()
 
     def _build_log_model(self, params: VariationalParams) -> LogModel:
         return EMISSIONS[self.emission](params)

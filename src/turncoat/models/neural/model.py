@@ -16,7 +16,6 @@ from turncoat.errors import ConfigError
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.estimator import refuse_anchors
-from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural import uncertainty
 from turncoat.models.neural.attribution import EmissionTerms, attribute_emission, attribute_log_odds
@@ -24,7 +23,7 @@ from turncoat.models.neural.encoder import Encoder, TrainedEncoder, TrainingRepo
 from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.uncertainty import WidenedVariationalHMM, no_codes
 from turncoat.models.parameters import Prior, VariationalParams
-from turncoat.models.variational import VariationalBayes, VariationalHMM
+from turncoat.models.variational import VariationalHMM
 from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel, PanelLike, as_panel
@@ -286,9 +285,8 @@ class NeuralVariationalHMM(VariationalHMM):
         self.training_: TrainingReport | None = encoder.report
         return self
 
-    def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
-        params_type = self.params_types[self.transitions]
-        return VariationalBayes.for_columns(self.prior or latent_prior(), columns, params_type)
+    def _default_prior(self) -> Prior:
+        return latent_prior()
 
     def _build_tables(
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
