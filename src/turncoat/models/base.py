@@ -141,7 +141,7 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         """
         self.check_settings()
         refuse_anchors(y)
-        panel, anchors, weights = _select_sequences(
+        panel, anchors, weights = select_sequences(
             as_panel(X, lengths, groups), anchors, sample_weight
         )
         return self.fit_rows(PanelRows(panel, anchors, weights))
@@ -161,13 +161,24 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
                 )
             return Plan(algorithm, self._list_starts(packed, columns, algorithm))
 
-        return self._fit(rows, prepare)
+        self._fit(rows, prepare)
+        empty = self.fit_report_.empty_states
+        if empty:
+            states = ", ".join(map(str, empty))
+            found = f"empty states {states} (numbered from 0; less than one expected row each)"
+            remedy = "Use fewer states or more restarts"
+            warnings.warn(f"{self._title}: {found}. {remedy}", EmptyStateWarning, stacklevel=3)
+        return self
+
+    @property
+    def _title(self) -> str:
+        return f"{type(self).__name__} with {self.n_states} states"
 
     def _fit(self, rows: FitRows, prepare: Callable[[PackedRows, Array], Plan[P]]) -> Self:
         """Fit as `prepare` plans it for packed rows and the mask of their columns."""
         n_categories = rows.n_categories
         is_fitted = self._find_weighted(rows.n_continuous + len(n_categories))
-        title = f"{type(self).__name__} with {self.n_states} states"
+        title = self._title
         with announce_compilation(), progress_bars(self.progress) as show:
             is_continuous = self.transitions == "continuous"
             threads = self._count_threads()
@@ -199,11 +210,6 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         self._set_params(params.widen(is_fitted, n_categories))
         self.fit_report_: FitReport = report
         self.lower_bound_: float = report.history[-1]
-        if report.empty_states:
-            states = ", ".join(map(str, report.empty_states))
-            found = f"empty states {states} (numbered from 0; less than one expected row each)"
-            remedy = "Use fewer states or more restarts"
-            warnings.warn(f"{title}: {found}. {remedy}", EmptyStateWarning, stacklevel=3)
         return self
 
     def filter(self, panel: Panel, anchors: Anchors | None = None) -> Posteriors:
@@ -491,7 +497,7 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         return [(seed, partial(start, seed)) for seed in seeds]
 
 
-def _select_sequences(
+def select_sequences(
     panel: Panel, anchors: Anchors | None, sample_weight: ArrayLike | None
 ) -> tuple[Panel, Anchors | None, Array | None]:
     """Return the sequences with a weight above 0, their anchors and weights; None if all are 1."""

@@ -28,7 +28,7 @@ from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics
 from turncoat.numerics.structures import Observations
 from turncoat.panel import Panel
 
-_MAX_DRAWS = 4  # of a sample
+_MAX_DRAWS = 10  # of a sample
 
 
 class FitOptions(NamedTuple):

@@ -63,7 +63,7 @@ class FitReport:
     converged: bool
     stop_reason: str  # "tolerance" or "iteration cap"
     n_iter: int
-    history: tuple[float, ...] = field(repr=False)  # the bound at every iteration
+    history: tuple[float, ...] = field(repr=False)  # the bound at every iteration, or later pass
     restarts: tuple[RestartReport, ...] = field(repr=False)
     floored_share: float  # of state x column variances that sit on the floor
     empty_states: tuple[int, ...]  # states with less than one expected row

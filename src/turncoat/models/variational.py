@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
+from turncoat.arrays import Array
+from turncoat.errors import ConfigError, DataError
 from turncoat.models import validation as rule
-from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.anchors import Anchors
+from turncoat.models.base import HiddenMarkovModel, Plan, select_sequences
+from turncoat.models.estimator import refuse_anchors
+from turncoat.models.fit_rows import FitRows, PackedRows, PanelRows
 from turncoat.models.fitting import NO_EVIDENCE
 from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.parameters import (
@@ -30,6 +36,7 @@ from turncoat.numerics.conjugate import (
 from turncoat.numerics.generators import limit_rates, transition_over
 from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import join_columns, split_columns
+from turncoat.panel import PanelLike, as_panel
 
 ROBUST_DOF = 4.0
 MIN_WIDTH = 0.1  # of the column's standard deviation
@@ -167,7 +174,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     Parameters
     ----------
     n_states, n_restarts, max_iter, tol, restart_halving, random_state, precision, n_threads, init,
-    progress, temperature, weights, transitions
+    progress, temperature, weights, transitions, max_passes
         As in `BaumWelchHMM`.
     prior
         `Prior.weak()` by default, which follows the columns' means and variances; `Prior.paper()`
@@ -188,6 +195,8 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
+    __metadata_request__partial_fit: ClassVar = {"lengths": True, "groups": True}
+
     params_types = MappingProxyType(
         {"per-row": VariationalParams, "continuous": ContinuousVariationalParams}
     )
@@ -200,6 +209,50 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         """Return a model with the published prior and settings: five full restarts, tol 1e-3."""
         published = {"prior": Prior.paper(), "tol": 1e-3, "restart_halving": False}
         return cls(n_states, **{**published, **overrides})
+
+    def partial_fit(
+        self,
+        X: PanelLike,
+        y: object = None,
+        *,
+        lengths: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        anchors: Anchors | None = None,
+    ) -> Self:
+        """Add rows to a fit: the posterior so far is their prior. Without one, this is `fit`.
+
+        Every sequence starts anew, also that of a customer whose earlier rows are in the posterior.
+        `lower_bound_` is then that of the new rows, given the earlier ones. There are no restarts.
+        """
+        options: dict[str, Any] = {"sample_weight": sample_weight, "anchors": anchors}
+        if not hasattr(self, "params_"):
+            return self.fit(X, y, lengths=lengths, groups=groups, **options)
+        refuse_anchors(y)
+        panel = as_panel(X, lengths, groups)
+        params = self._get_params()
+        panel.check_columns(params.means.shape[1], params.n_categories, "model")
+        panel = replace(panel, n_categories=params.n_categories)  # it may not have met all
+        return self.partial_fit_rows(PanelRows(*select_sequences(panel, anchors, sample_weight)))
+
+    def partial_fit_rows(self, rows: FitRows) -> Self:
+        """Add rows that need not be in memory; `partial_fit` does so for a panel."""
+        self.check_settings(for_fit=False)
+        params = self._get_params()
+        if params.n_states != self.n_states:
+            found = f"the posterior has {params.n_states} states but n_states is {self.n_states}"
+            raise ConfigError(f"{found}. Refit")
+        known = params.means.shape[1], params.n_categories
+        if (rows.n_continuous, rows.n_categories) != known:
+            described = f"{known[0]} continuous columns and categories {known[1]}"
+            given = f"the rows have {rows.n_continuous} and {rows.n_categories}"
+            raise DataError(f"the posterior describes {described}; {given}")
+
+        def prepare(packed: PackedRows, is_fitted: Array) -> Plan[VariationalParams]:
+            prior = params.take_columns(is_fitted)
+            return Plan.from_params(VariationalBayes(prior), prior, self.random_state)
+
+        return self._fit(rows, prepare)
 
     def _build_algorithm(
         self, columns: ColumnMoments, n_categories: tuple[int, ...]

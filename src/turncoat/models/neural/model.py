@@ -52,7 +52,7 @@ class NeuralVariationalHMM(VariationalHMM):
     Parameters
     ----------
     n_states, emission, n_restarts, max_iter, tol, restart_halving, random_state, precision,
-    n_threads, init, progress, temperature, transitions
+    n_threads, init, progress, temperature, transitions, max_passes
         As in `VariationalHMM`. `n_threads` also applies to torch.
     prior
         `latent_prior()` by default.
@@ -131,6 +131,24 @@ class NeuralVariationalHMM(VariationalHMM):
         encoder = FrozenEncoder.from_trained(self.train_encoder(panel))
         super().fit(encoder.embed(panel), sample_weight=sample_weight, anchors=anchors)
         return self._set_encoder(encoder)
+
+    def partial_fit(
+        self,
+        X: PanelLike,
+        y: Any = None,
+        *,
+        lengths: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        anchors: Anchors | None = None,
+    ) -> Self:
+        """Add rows to a fit, as in `VariationalHMM`. The encoder stays as it is."""
+        refuse_anchors(y)
+        panel = as_panel(X, lengths, groups, y)
+        options: dict[str, Any] = {"sample_weight": sample_weight, "anchors": anchors}
+        if not hasattr(self, "params_"):
+            return self.fit(panel, **options)
+        return super().partial_fit(self.encoder_.embed(panel), **options)
 
     def train_encoder(self, panel: Panel) -> TrainedEncoder | FrozenEncoder:
         """Return an encoder trained on the panel, or the given trained one."""
