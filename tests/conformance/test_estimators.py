@@ -313,6 +313,22 @@ def test_awkward_panels_give_finite_results(tier: Any, precision: str, name: str
     assert not model.fit_report_.decreases
 
 
+@every_chain
+@pytest.mark.parametrize("name", AWKWARD)
+def test_awkward_panels_in_few_passes_and_as_a_second_month(tier: Any, name: str) -> None:
+    panel = Panel.from_arrays(**AWKWARD[name](np.random.default_rng(0)))
+    panel = replace(panel, times=977.0 * np.arange(panel.n_rows) ** 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", EmptyStateWarning)
+        model = tier(3, max_passes=3, **QUICK).fit(panel)
+        assert_sound(model, panel)
+        if hasattr(model, "partial_fit"):
+            assert_sound(model.partial_fit(panel), panel)
+            assert_sound(model.set_params(max_passes=None).partial_fit(panel), panel)
+    assert not model.fit_report_.decreases
+
+
 @every_tier
 def test_an_emptied_state_is_kept_finite_and_reported(tier: Any) -> None:
     """Six states for two tight clusters, one start deliberately out of reach."""

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Annotated, Any, ClassVar, Generic, Self
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,8 +20,23 @@ from turncoat.errors import ConfigError, DataError, EmptyStateWarning, NotFitted
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.estimator import SequenceEstimator, refuse_anchors, weigh_sequences
-from turncoat.models.fit_rows import FitOptions, FitRows, PackedRows, PanelRows, pack_panel
-from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
+from turncoat.models.fit_rows import (
+    FitOptions,
+    FitRows,
+    PackedRows,
+    PanelRows,
+    pack_panel,
+    take_sample,
+)
+from turncoat.models.fitting import (
+    RESTART_SEED_STEP,
+    EMAlgorithm,
+    FitReport,
+    P,
+    Starts,
+    fit,
+    fit_in_batches,
+)
 from turncoat.models.initialisation import ColumnMoments, guess_jumps, kmeans_statistics
 from turncoat.models.live import LiveInference, LiveRecursion, UsedColumns
 from turncoat.models.parameters import get_generator, sample_panel
@@ -37,6 +52,19 @@ _IS_WEIGHTS = rule.Rule(
     "a list of finite numbers of at least 0, and some above 0",
     lambda v: isinstance(v, list | tuple) and all(map(rule.number(0).holds, v)) and any(v),
 )
+
+
+class Plan(NamedTuple, Generic[P]):
+    """How a fit goes about its rows."""
+
+    algorithm: EMAlgorithm[P]
+    starts: Starts[P]
+    start: P | None = None  # if given, the only one
+
+    @classmethod
+    def from_params(cls, algorithm: EMAlgorithm[P], params: P, seed: int) -> Self:
+        """Return a plan that starts from given parameters."""
+        return cls(algorithm, [(seed, lambda: params)], params)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +98,13 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
     temperature: rule.Positive = 1.0
     weights: Annotated[Sequence[float] | None, rule.or_none(_IS_WEIGHTS)] = None
     transitions: Annotated[str, rule.one_of("per-row", "continuous")] = "per-row"
+    max_passes: Annotated[int | None, rule.or_none(rule.whole_number(2))] = None
 
     @abstractmethod
-    def _build_algorithm(self, columns: ColumnMoments) -> EMAlgorithm[P]:
-        """Return the tier's EM algorithm for columns with these moments."""
+    def _build_algorithm(
+        self, columns: ColumnMoments, n_categories: tuple[int, ...]
+    ) -> EMAlgorithm[P]:
+        """Return the tier's EM algorithm for columns with these moments and categories."""
 
     @abstractmethod
     def _build_log_model(self, params: P) -> LogModel:
@@ -110,7 +141,7 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         """
         self.check_settings()
         refuse_anchors(y)
-        panel, anchors, weights = _select_sequences(
+        panel, anchors, weights = select_sequences(
             as_panel(X, lengths, groups), anchors, sample_weight
         )
         return self.fit_rows(PanelRows(panel, anchors, weights))
@@ -119,33 +150,66 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         """Fit to rows that need not be in memory; `fit` does so for a panel."""
         self.check_settings()
         self._check_init(rows)
+
+        def prepare(packed: PackedRows, is_fitted: Array) -> Plan[P]:
+            columns = packed.measure_columns()
+            sizes = np.array(rows.n_categories, np.int64)[is_fitted[rows.n_continuous :]]
+            algorithm = self._build_algorithm(columns, tuple(sizes.tolist()))
+            if self.init is not None:
+                return Plan.from_params(
+                    algorithm, self.init.take_columns(is_fitted), self.random_state
+                )
+            return Plan(algorithm, self._list_starts(packed, columns, algorithm))
+
+        self._fit(rows, prepare)
+        empty = self.fit_report_.empty_states
+        if empty:
+            states = ", ".join(map(str, empty))
+            found = f"empty states {states} (numbered from 0; less than one expected row each)"
+            remedy = "Use fewer states or more restarts"
+            warnings.warn(f"{self._title}: {found}. {remedy}", EmptyStateWarning, stacklevel=3)
+        return self
+
+    @property
+    def _title(self) -> str:
+        return f"{type(self).__name__} with {self.n_states} states"
+
+    def _fit(self, rows: FitRows, prepare: Callable[[PackedRows, Array], Plan[P]]) -> Self:
+        """Fit as `prepare` plans it for packed rows and the mask of their columns."""
         n_categories = rows.n_categories
         is_fitted = self._find_weighted(rows.n_continuous + len(n_categories))
-        title = f"{type(self).__name__} with {self.n_states} states"
+        title = self._title
         with announce_compilation(), progress_bars(self.progress) as show:
             is_continuous = self.transitions == "continuous"
             threads = self._count_threads()
             asked = FitOptions(self.n_states, self.precision, threads, is_continuous)
             packed = rows.pack(is_fitted, asked)
-            columns = packed.measure_columns()
-            algorithm = self._build_algorithm(columns)
-            starts = self._list_starts(packed, columns, is_fitted)
+            algorithm, starts, start = prepare(packed, is_fitted)
 
             def report_iteration(restart: int, iteration: int, bound: float) -> None:
                 name = f"{title}, restart {restart + 1} of {len(starts)}"
                 show(name, iteration, self.max_iter, f"bound {bound:,.1f}")
 
-            names = ("max_iter", "tol", "restart_halving", "precision")
-            options = {name: getattr(self, name) for name in names}
-            params, report = fit(algorithm, starts, packed.collect, report_iteration, **options)
+            once: dict[str, Any] = {"tol": self.tol, "precision": self.precision}
+            options = {**once, "max_iter": self.max_iter, "restart_halving": self.restart_halving}
+            if self.max_passes is None:
+                params, report = fit(algorithm, starts, packed.collect, report_iteration, **options)
+            else:
+                last = self.max_passes
+                if start is None:
+                    sample = take_sample(packed, self.random_state, asked)
+                    start, _ = fit(algorithm, starts, sample.collect, report_iteration, **options)
+
+                def report_pass(number: int, bound: float) -> None:
+                    show(f"{title}, passes", number, last, f"bound {bound:,.1f}")
+
+                first = self.random_state, start
+                params, report = fit_in_batches(
+                    algorithm, first, packed, report_pass, max_passes=last, **once
+                )
         self._set_params(params.widen(is_fitted, n_categories))
         self.fit_report_: FitReport = report
         self.lower_bound_: float = report.history[-1]
-        if report.empty_states:
-            states = ", ".join(map(str, report.empty_states))
-            found = f"empty states {states} (numbered from 0; less than one expected row each)"
-            remedy = "Use fewer states or more restarts"
-            warnings.warn(f"{title}: {found}. {remedy}", EmptyStateWarning, stacklevel=3)
         return self
 
     def filter(self, panel: Panel, anchors: Anchors | None = None) -> Posteriors:
@@ -418,25 +482,22 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
             raise ConfigError(f"init describes {described}; {panel_has}")
 
     def _list_starts(
-        self, packed: PackedRows, columns: ColumnMoments, is_fitted: Array
-    ) -> list[tuple[int, Callable[[], P]]]:
-        """Return (seed, start) pairs: `init`, or one k-means++ start per restart."""
-        if self.init is not None:
-            init = self.init.take_columns(is_fitted)
-            return [(self.random_state, lambda: init)]
+        self, packed: PackedRows, columns: ColumnMoments, algorithm: EMAlgorithm[P]
+    ) -> Starts[P]:
+        """Return (seed, start) pairs: one k-means++ start per restart."""
 
         def start(seed: int) -> P:
             options, sample = (self.precision, self._count_threads()), packed.draw_sample(seed)
             statistics = kmeans_statistics(sample, columns, self.n_states, seed, options)
             if self.transitions == "continuous":
                 statistics = replace(statistics, transitions=guess_jumps(statistics, sample.panel))
-            return self._build_algorithm(columns).update(statistics, None)
+            return algorithm.update(statistics, None)
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
         return [(seed, partial(start, seed)) for seed in seeds]
 
 
-def _select_sequences(
+def select_sequences(
     panel: Panel, anchors: Anchors | None, sample_weight: ArrayLike | None
 ) -> tuple[Panel, Anchors | None, Array | None]:
     """Return the sequences with a weight above 0, their anchors and weights; None if all are 1."""

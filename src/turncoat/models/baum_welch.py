@@ -171,6 +171,11 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
     transitions
         ``"per-row"``: one transition matrix between neighbouring rows. ``"continuous"``: rates per
         hour, so that transitions depend on the time between rows. Panels then need `times`.
+    max_passes
+        For data too large for many passes: fit a sample first, then go through all rows at most so
+        many times (2 or more) and update the parameters after each batch of sequences. None
+        iterates over all rows until the bound converges. `n_restarts` and `max_iter` then apply to
+        the sample, and `fit_report_` to the second pass and later ones (docs/engine.md).
 
     Attributes
     ----------
@@ -192,7 +197,9 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         """Return a model with the published settings: five full restarts, tolerance 1e-3."""
         return cls(n_states, **{"tol": 1e-3, "restart_halving": False, **overrides})
 
-    def _build_algorithm(self, columns: ColumnMoments) -> MaximumLikelihood:
+    def _build_algorithm(
+        self, columns: ColumnMoments, n_categories: tuple[int, ...]
+    ) -> MaximumLikelihood:
         floors = max(self.variance_floor, _MIN_FLOOR) * columns.variances
         smoothing, is_continuous = self.category_smoothing, self.transitions == "continuous"
         return MaximumLikelihood(floors, columns.variances, smoothing, is_continuous)

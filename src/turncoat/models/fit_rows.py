@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -11,6 +13,7 @@ from turncoat.arrays import Array
 from turncoat.errors import ConfigError
 from turncoat.models.anchors import Anchors
 from turncoat.models.initialisation import (
+    SUBSAMPLE_ROWS,
     ColumnMoments,
     RowSample,
     Runs,
@@ -24,6 +27,8 @@ from turncoat.numerics.generators import gap_codes
 from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics
 from turncoat.numerics.structures import Observations
 from turncoat.panel import Panel
+
+_MAX_DRAWS = 10  # of a sample
 
 
 class FitOptions(NamedTuple):
@@ -50,6 +55,9 @@ class PackedRows(Protocol):
 
     def collect(self, model: LogModel) -> Statistics:
         """Return the expected sufficient statistics under a model: the E-step."""
+
+    def list_batches(self, n_batches: int) -> Sequence[PackedRows]:
+        """Return the rows in parts of whole sequences, at most so many and of similar size."""
 
 
 class FitRows(Protocol):
@@ -157,6 +165,41 @@ class PackedPanel:
         weighted = log_likelihoods if weights is None else weights * log_likelihoods
         total, jumps = float(weighted.sum()), model.count_jumps(sums, self.gaps)
         return layout.build_statistics(tables, sums, total, self.n_rows, jumps)
+
+    def list_batches(self, n_batches: int) -> list[PackedPanel]:
+        """Return the rows in parts of neighbouring sequences, which share memory with all."""
+        offsets = self.observations.offsets
+        cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], n_batches + 1))
+        return [self._take_run(*cut) for cut in pairwise(np.unique(cuts).tolist())]
+
+    def _take_run(self, first: int, last: int) -> PackedPanel:
+        """Return the sequences from `first` up to `last`."""
+        rows, all_rows = self.rows, self.observations
+        start, stop = all_rows.offsets[[first, last]].tolist()
+        names = ("continuous", "flags", "levels", "anchors", "gaps")
+        taken = {name: getattr(all_rows, name)[start:stop] for name in names}
+        taken["offsets"] = all_rows.offsets[first : last + 1] - start
+        taken["weights"] = all_rows.weights[first:last]
+        weights = None if rows.weights is None else rows.weights[first:last]
+        anchors = rows.anchors
+        if anchors is not None:
+            anchors = replace(anchors, codes=np.asarray(anchors.codes)[start:stop])
+        part = PanelRows(rows.panel[first:last], anchors, weights)
+        return replace(self, rows=part, observations=all_rows._replace(**taken))
+
+
+def take_sample(packed: PackedRows, seed: int, options: FitOptions) -> PackedPanel:
+    """Return some of the rows, in memory and ready for a fit: several draws as one."""
+    n_draws = min(_MAX_DRAWS, max(1, round(packed.n_rows / SUBSAMPLE_ROWS)))
+    draws = [packed.draw_sample(seed + i) for i in range(n_draws)]
+    anchors, weights = draws[0].anchors, draws[0].weights
+    if anchors is not None:
+        codes = [np.asarray(one.anchors.codes) for one in draws if one.anchors is not None]
+        anchors = replace(anchors, codes=np.concatenate(codes))
+    if weights is not None:
+        weights = np.concatenate([one.weights for one in draws if one.weights is not None])
+    panel = Panel.join([one.panel for one in draws])
+    return PackedPanel.pack(PanelRows(panel, anchors, weights), options)
 
 
 def pack_panel(

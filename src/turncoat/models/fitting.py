@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -12,12 +12,17 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.errors import DataError
+from turncoat.models.fit_rows import PackedRows
 from turncoat.models.parameters import HMMParams, VariationalParams
-from turncoat.numerics.layout import LogModel, Statistics
+from turncoat.numerics.layout import LogModel, Statistics, sum_statistics
 
 P = TypeVar("P", HMMParams, VariationalParams)
 
+Starts = list[tuple[int, Callable[[], P]]]  # seeds, and functions that make starts
+
 RESTART_SEED_STEP = 137
+_MAX_BATCHES, _MIN_BATCH_ROWS = 50, 1000
+_STEP_POWER = 0.5  # measured in docs/decisions/0027-batches-with-kept-statistics.md
 NO_EVIDENCE = 1e-8  # expected rows below which counts are rounding errors
 _FIRST_HALVING = 10  # iterations
 _EMPTY_STATE_ROWS = 1.0
@@ -58,7 +63,7 @@ class FitReport:
     converged: bool
     stop_reason: str  # "tolerance" or "iteration cap"
     n_iter: int
-    history: tuple[float, ...] = field(repr=False)  # the bound at every iteration
+    history: tuple[float, ...] = field(repr=False)  # the bound at every iteration, or later pass
     restarts: tuple[RestartReport, ...] = field(repr=False)
     floored_share: float  # of state x column variances that sit on the floor
     empty_states: tuple[int, ...]  # states with less than one expected row
@@ -82,10 +87,24 @@ class _Run(Generic[P]):
     def bound(self) -> float:
         return self.history[-1]
 
+    def record(self, bound: float, statistics: Statistics, tol: float) -> None:
+        """Note the bound at `next_params`, and whether it has converged."""
+        if not np.isfinite(bound):
+            place = f"iteration {len(self.history) + 1} of the restart with seed {self.seed}"
+            raise DataError(
+                f"the fit reached a bound of {bound} at {place}: some sequence has no possible "
+                "path under the starting parameters or anchors, or some value is too far out. "
+                "Check `init`, allow some anchor noise, or rescale extreme columns"
+            )
+        self.params, self.occupancy = self.next_params, statistics.occupancy
+        self.history.append(bound)
+        if len(self.history) > 1:
+            self.converged = bool(abs(bound - self.history[-2]) <= tol * statistics.n_rows)
+
 
 def fit(
     algorithm: EMAlgorithm[P],
-    starts: list[tuple[int, Callable[[], P]]],
+    starts: Starts[P],
     collect: Callable[[LogModel], Statistics],
     report_iteration: Callable[[int, int, float], None],
     *,
@@ -135,20 +154,74 @@ def _iterate(
     while len(run.history) < max_iter and not run.converged:
         statistics = collect(algorithm.build_log_model(run.next_params))
         bound = statistics.log_likelihood + algorithm.penalty(run.next_params)
-        if not np.isfinite(bound):
-            place = f"iteration {len(run.history) + 1} of the restart with seed {run.seed}"
-            raise DataError(
-                f"the fit reached a bound of {bound} at {place}: some sequence has no possible "
-                "path under the starting parameters or anchors, or some value is too far out. "
-                "Check `init`, allow some anchor noise, or rescale extreme columns"
-            )
-        run.params, run.occupancy = run.next_params, statistics.occupancy
-        run.history.append(bound)
+        run.record(bound, statistics, tol)
         report_iteration(len(run.history), bound)
-        if len(run.history) > 1:
-            run.converged = bool(abs(bound - run.history[-2]) <= tol * statistics.n_rows)
         if not run.converged:
             run.next_params = algorithm.update(statistics, run.params)
+
+
+def fit_in_batches(
+    algorithm: EMAlgorithm[P],
+    start: tuple[int, P],
+    rows: PackedRows,
+    report_pass: Callable[[int, float], None],
+    *,
+    max_passes: int,
+    tol: float,
+    precision: str,
+) -> tuple[P, FitReport]:
+    """Update the parameters after each batch of rows, and return them with the report.
+
+    The first pass takes steps of size 1, 2^-0.5, 3^-0.5, ... towards what each batch says of all
+    rows. Later passes keep each batch's latest statistics and sum them; there is no step size. The
+    bound is then known without another pass, and never decreases. The report's history is that of
+    the later passes. `report_pass` gets (pass, bound).
+    """
+    started = time.perf_counter()
+    seed, params = start
+    run = _Run(seed, params, params)
+    n_batches = min(_MAX_BATCHES, max(1, int(rows.n_rows / _MIN_BATCH_ROWS)))
+    batches = rows.list_batches(n_batches)
+    statistics = _step_through(algorithm, run, batches, rows.n_rows)
+    latest = [statistics.scale(batch.n_rows / rows.n_rows) for batch in batches]
+    entropies = np.zeros(len(batches))  # of each batch's states, as they were last inferred
+    for number in range(2, max_passes + 1):
+        for place, batch in enumerate(batches):
+            model = algorithm.build_log_model(run.next_params)
+            latest[place] = batch.collect(model)
+            known = model.expected_log_density(latest[place])
+            entropies[place] = latest[place].log_likelihood - known
+            statistics = sum_statistics(latest)
+            run.next_params = algorithm.update(statistics, run.next_params)
+        model = algorithm.build_log_model(run.next_params)
+        expected = model.expected_log_density(statistics) + float(entropies.sum())
+        bound = expected + algorithm.penalty(run.next_params)
+        run.record(bound, statistics, tol)
+        report_pass(number, bound)
+        if run.converged:
+            break
+    seconds = time.perf_counter() - started
+    return run.params, _build_report(algorithm, run, [run], precision, seconds)
+
+
+def _step_through(
+    algorithm: EMAlgorithm[P], run: _Run[P], batches: Sequence[PackedRows], n_rows: float
+) -> Statistics:
+    """Step towards each batch in random order, and return the statistics of the last step."""
+
+    def collect(place: int) -> Statistics:
+        """Return a batch's statistics, as if it were all rows."""
+        part = batches[place].collect(algorithm.build_log_model(run.next_params))
+        return part.scale(n_rows / part.n_rows)
+
+    first, *others = np.random.default_rng(run.seed).permutation(len(batches)).tolist()
+    total = collect(first)
+    run.next_params = algorithm.update(total, run.next_params)
+    for number, place in enumerate(others, 2):
+        size = number**-_STEP_POWER
+        total = sum_statistics([collect(place).scale(size), total.scale(1.0 - size)])
+        run.next_params = algorithm.update(total, run.next_params)
+    return total
 
 
 def _build_report(

@@ -356,6 +356,34 @@ class Prior:
             return mean, np.full(len(means), scale)
         return means + np.sqrt(variances) * mean, scale * variances
 
+    def to_params(
+        self,
+        n_states: int,
+        means: Array,
+        variances: Array,
+        n_categories: tuple[int, ...],
+        params_type: type[VariationalParams],
+    ) -> VariationalParams:
+        """Return the prior of all states in the form of a posterior.
+
+        `means` and `variances` [D] are the columns'.
+        """
+        shape = n_states, len(means)
+        location, scale = self.scale_to_columns(means, variances)
+        is_continuous = params_type.transitions == "continuous"
+        chain = self.rate_concentration if is_continuous else self.transition_concentration
+        return params_type(
+            initial_concentration=np.full(n_states, self.initial),
+            transition_concentration=chain(n_states),
+            location=np.broadcast_to(location, shape),
+            mean_strength=np.full(shape, self.mean_strength),
+            dof=np.full(shape, self.total_dof(len(means))),
+            scale=np.broadcast_to(scale, shape),
+            category_concentration=tuple(
+                np.full((n_states, size), self.category) for size in n_categories
+            ),
+        )
+
     def transition_concentration(self, n_states: int) -> Array:
         """Return the prior of the transition rows [K, K]."""
         return np.full((n_states, n_states), self.transition) + self.sticky * np.eye(n_states)

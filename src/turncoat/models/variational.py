@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
 from turncoat.arrays import Array
+from turncoat.errors import ConfigError, DataError
 from turncoat.models import validation as rule
-from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.anchors import Anchors
+from turncoat.models.base import HiddenMarkovModel, Plan, select_sequences
+from turncoat.models.estimator import refuse_anchors
+from turncoat.models.fit_rows import FitRows, PackedRows, PanelRows
 from turncoat.models.fitting import NO_EVIDENCE
 from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.parameters import (
@@ -31,6 +36,7 @@ from turncoat.numerics.conjugate import (
 from turncoat.numerics.generators import limit_rates, transition_over
 from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import join_columns, split_columns
+from turncoat.panel import PanelLike, as_panel
 
 ROBUST_DOF = 4.0
 MIN_WIDTH = 0.1  # of the column's standard deviation
@@ -41,21 +47,7 @@ MAX_DISTANCE = 10.0  # widths
 class VariationalBayes:
     """Updates of the Dirichlet and Normal-Gamma posteriors (see docs/notation.md)."""
 
-    prior: Prior
-    prior_means: Array  # [D] m0
-    prior_scales: Array  # [D] S0
-    params_type: type[VariationalParams] = VariationalParams
-
-    @classmethod
-    def for_columns(
-        cls, prior: Prior, columns: ColumnMoments, params_type: type[VariationalParams]
-    ) -> VariationalBayes:
-        """Return the algorithm for columns with these moments."""
-        return cls(prior, *prior.scale_to_columns(columns.means, columns.variances), params_type)
-
-    @property
-    def _dof(self) -> float:
-        return self.prior.total_dof(len(self.prior_means))
+    prior: VariationalParams  # in the same form as a posterior: of every state and column
 
     def build_log_model(self, params: VariationalParams) -> LogModel:
         """Return the expected log densities under the posterior."""
@@ -69,40 +61,41 @@ class VariationalBayes:
         average = statistics.reference + step
         scatter = np.maximum(statistics.second - statistics.first * step, 0.0)
         strength = prior.mean_strength + counts
-        shrinkage = prior.mean_strength * counts / strength * (average - self.prior_means) ** 2
-        transition = self._chain_prior(len(statistics.initial))
-        categories = prior.category + statistics.categories
-        return self.params_type(
-            initial_concentration=prior.initial + statistics.initial,
-            transition_concentration=transition + statistics.transitions,
-            location=(prior.mean_strength * self.prior_means + counts * average) / strength,
+        shrinkage = prior.mean_strength * counts / strength * (average - prior.location) ** 2
+        categories = join_columns(prior.category_concentration, prior.n_states)
+        return replace(
+            prior,
+            initial_concentration=prior.initial_concentration + statistics.initial,
+            transition_concentration=prior.transition_concentration + statistics.transitions,
+            location=(prior.mean_strength * prior.location + counts * average) / strength,
             mean_strength=strength,
-            dof=self._dof + counts,
-            scale=self.prior_scales + scatter + shrinkage,
-            category_concentration=split_columns(categories, statistics.n_categories),
+            dof=prior.dof + counts,
+            scale=prior.scale + scatter + shrinkage,
+            category_concentration=split_columns(
+                categories + statistics.categories, statistics.n_categories
+            ),
         )
 
     def penalty(self, params: VariationalParams) -> float:
         """Return minus the divergence from the prior: a term of the ELBO (E5 in docs/errata.md)."""
-        prior = self.prior
-        categories = join_columns(params.category_concentration, params.n_states)
-        columns = params.location, params.mean_strength, params.dof, params.scale
-        own = self.prior_means, prior.mean_strength, self._dof, self.prior_scales
+        prior, k = self.prior, params.n_states
+        categories, own_categories = (
+            join_columns(one.category_concentration, k) for one in (params, prior)
+        )
+        columns, own_columns = (
+            (one.location, one.mean_strength, one.dof, one.scale) for one in (params, prior)
+        )
+        initial, own_initial = params.initial_concentration[None], prior.initial_concentration
         return -(
-            dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
+            dirichlet_divergence(initial, own_initial)
             + self._chain_divergence(params)
-            + normal_gamma_divergence(columns, own)
-            + category_divergence(categories, prior.category, params.n_categories)
+            + normal_gamma_divergence(columns, own_columns)
+            + category_divergence(categories, own_categories, params.n_categories)
         )
 
-    def _chain_prior(self, n_states: int) -> Array:
-        if self.params_type.transitions == "continuous":
-            return self.prior.rate_concentration(n_states)
-        return self.prior.transition_concentration(n_states)
-
     def _chain_divergence(self, params: VariationalParams) -> float:
-        posterior, prior = params.transition_concentration, self._chain_prior(params.n_states)
-        if self.params_type.transitions == "per-row":
+        posterior, prior = params.transition_concentration, self.prior.transition_concentration
+        if params.transitions == "per-row":
             return dirichlet_divergence(posterior, prior)
         jumps = ~np.eye(params.n_states, dtype=bool)
         hours = np.diag(posterior)[:, None], np.diag(prior)[:, None]
@@ -181,7 +174,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     Parameters
     ----------
     n_states, n_restarts, max_iter, tol, restart_halving, random_state, precision, n_threads, init,
-    progress, temperature, weights, transitions
+    progress, temperature, weights, transitions, max_passes
         As in `BaumWelchHMM`.
     prior
         `Prior.weak()` by default, which follows the columns' means and variances; `Prior.paper()`
@@ -202,6 +195,8 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
+    __metadata_request__partial_fit: ClassVar = {"lengths": True, "groups": True}
+
     params_types = MappingProxyType(
         {"per-row": VariationalParams, "continuous": ContinuousVariationalParams}
     )
@@ -215,9 +210,59 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         published = {"prior": Prior.paper(), "tol": 1e-3, "restart_halving": False}
         return cls(n_states, **{**published, **overrides})
 
-    def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
+    def partial_fit(
+        self,
+        X: PanelLike,
+        y: object = None,
+        *,
+        lengths: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        anchors: Anchors | None = None,
+    ) -> Self:
+        """Add rows to a fit: the posterior so far is their prior. Without one, this is `fit`.
+
+        Every sequence starts anew, also that of a customer whose earlier rows are in the posterior.
+        `lower_bound_` is then that of the new rows, given the earlier ones. There are no restarts.
+        """
+        options: dict[str, Any] = {"sample_weight": sample_weight, "anchors": anchors}
+        if not hasattr(self, "params_"):
+            return self.fit(X, y, lengths=lengths, groups=groups, **options)
+        refuse_anchors(y)
+        panel = as_panel(X, lengths, groups)
+        params = self._get_params()
+        panel.check_columns(params.means.shape[1], params.n_categories, "model")
+        panel = replace(panel, n_categories=params.n_categories)  # it may not have met all
+        return self.partial_fit_rows(PanelRows(*select_sequences(panel, anchors, sample_weight)))
+
+    def partial_fit_rows(self, rows: FitRows) -> Self:
+        """Add rows that need not be in memory; `partial_fit` does so for a panel."""
+        self.check_settings(for_fit=False)
+        params = self._get_params()
+        if params.n_states != self.n_states:
+            found = f"the posterior has {params.n_states} states but n_states is {self.n_states}"
+            raise ConfigError(f"{found}. Refit")
+        known = params.means.shape[1], params.n_categories
+        if (rows.n_continuous, rows.n_categories) != known:
+            described = f"{known[0]} continuous columns and categories {known[1]}"
+            given = f"the rows have {rows.n_continuous} and {rows.n_categories}"
+            raise DataError(f"the posterior describes {described}; {given}")
+
+        def prepare(packed: PackedRows, is_fitted: Array) -> Plan[VariationalParams]:
+            prior = params.take_columns(is_fitted)
+            return Plan.from_params(VariationalBayes(prior), prior, self.random_state)
+
+        return self._fit(rows, prepare)
+
+    def _build_algorithm(
+        self, columns: ColumnMoments, n_categories: tuple[int, ...]
+    ) -> VariationalBayes:
+        prior, moments = self.prior or self._default_prior(), (columns.means, columns.variances)
         params_type = self.params_types[self.transitions]
-        return VariationalBayes.for_columns(self.prior or Prior.weak(), columns, params_type)
+        return VariationalBayes(prior.to_params(self.n_states, *moments, n_categories, params_type))
+
+    def _default_prior(self) -> Prior:
+        return Prior.weak()
 
     def _build_log_model(self, params: VariationalParams) -> LogModel:
         return EMISSIONS[self.emission](params)

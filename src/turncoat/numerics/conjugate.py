@@ -20,13 +20,15 @@ def expected_log_categories(concentration: Array, sizes: Sizes) -> Array:
     return np.asarray(digamma(concentration) - digamma(column_sums(concentration, sizes)))
 
 
-def category_divergence(posterior: Array, prior: float, sizes: Sizes) -> float:
-    """Return the sum over states and columns of KL(Dirichlet(posterior) || Dirichlet(prior, ...)).
+def category_divergence(posterior: Array, prior: Array, sizes: Sizes) -> float:
+    """Return the sum over states and columns of KL(Dirichlet(posterior) || Dirichlet(prior)).
 
     The columns are joined as by `join_columns`.
     """
-    posterior_totals = column_sums(posterior, sizes)[:, column_starts(sizes)]
-    prior_totals = prior * np.asarray(sizes, dtype=np.float64)
+    starts = column_starts(sizes)
+    posterior_totals, prior_totals = (
+        column_sums(one, sizes)[:, starts] for one in (posterior, prior)
+    )
     by_column = gammaln(posterior_totals) - gammaln(prior_totals)
     log_probs = expected_log_categories(posterior, sizes)
     by_category = gammaln(prior) - gammaln(posterior) + (posterior - prior) * log_probs
@@ -41,13 +43,10 @@ def dirichlet_divergence(posterior: Array, prior: Array) -> float:
     return float(np.sum(log_norms + ((posterior - prior) * expected_log_probs(posterior)).sum(-1)))
 
 
-def normal_gamma_divergence(
-    posterior: tuple[Array, ...], prior: tuple[Array | float, ...]
-) -> float:
+def normal_gamma_divergence(posterior: tuple[Array, ...], prior: tuple[Array, ...]) -> float:
     """Return the sum over cells [K, D] of KL between Normal-Gammas (E3 in docs/errata.md).
 
-    Both have location, strength, dof and scale, the prior's per column or for all; the Gammas have
-    shape dof / 2 and rate scale / 2.
+    Both have location, strength, dof and scale; the Gammas have shape dof / 2 and rate scale / 2.
     """
     location, strength, dof, scale = posterior
     prior_location, prior_strength, prior_dof, prior_scale = prior

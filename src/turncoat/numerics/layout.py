@@ -7,6 +7,7 @@ Categories with more than two values are looked up one by one. Continuous cells 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
@@ -95,6 +96,26 @@ class LogModel:
         k = self.n_states
         transitions = sums.transitions[0, :, :k, :k]
         return expected_jumps(self.generator, self.gap_table, codes, transitions)
+
+    def expected_log_density(self, statistics: Statistics) -> float:
+        """Return E[log density of rows and states] from statistics of a model without dof.
+
+        With a generator, states are whole paths: jumps and hours count.
+        """
+        s, chain = statistics, self.log_transition
+        if self.generator is not None:
+            is_stay = np.eye(self.n_states, dtype=bool)
+            chain = np.where(
+                is_stay, self.generator, log_allowing_zero(np.maximum(0.0, self.generator))
+            )
+        step = self.means - s.reference
+        squares = s.second - 2.0 * step * s.first + step**2 * s.observed
+        cells = self.constants * s.observed - 0.5 * self.scales**2 * squares
+        counts = (s.initial, s.transitions, s.categories)
+        logs = (self.log_initial, chain, self.log_categories)
+        return float(cells.sum()) + sum(
+            float((n[n > 0.0] * log[n > 0.0]).sum()) for n, log in zip(counts, logs, strict=True)
+        )
 
     def weigh(self, weights: Array) -> LogModel:
         """Return the model with each column's term of log b(k) times its weight [D + J]."""
@@ -195,6 +216,26 @@ class Statistics:
             raise ValueError("statistics collected under different parameters cannot be added")
         names = [field.name for field in fields(self) if field.name not in _NOT_SUMMED]
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def scale(self, factor: float) -> Statistics:
+        """Return the statistics of as many times the rows."""
+        names = [field.name for field in fields(self) if field.name not in _NOT_SUMMED]
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
+
+    def move_reference(self, reference: Array) -> Statistics:
+        """Return the same statistics with residuals from another origin [K, D]."""
+        step = self.reference - reference
+        first = self.first + step * self.observed
+        second = self.second + step * (self.first + first)
+        return replace(self, reference=reference, first=first, second=second)
+
+
+def sum_statistics(parts: Sequence[Statistics]) -> Statistics:
+    """Return the sum of statistics of different rows, in order, whatever their parameters."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part.move_reference(total.reference)
+    return total
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,19 @@ def model() -> NeuralVariationalHMM:
     return NeuralVariationalHMM(3, encoder=small_encoder(), **FIT).fit(PANEL)
 
 
+@pytest.mark.parametrize("max_passes", [None, 2])
+def test_a_new_month_is_added_to_the_latents(
+    model: NeuralVariationalHMM, max_passes: int | None
+) -> None:
+    months = PANEL[: len(PANEL) // 2], PANEL[len(PANEL) // 2 :]
+    settings: dict[str, Any] = {**FIT, "encoder": model.encoder_, "max_passes": max_passes}
+    added = NeuralVariationalHMM(1, **settings).partial_fit(months[0]).partial_fit(months[1])
+    both = NeuralVariationalHMM(1, **settings).fit(PANEL)
+    np.testing.assert_allclose(added.params_.means, both.params_.means, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(added.params_.dof, both.params_.dof)
+    assert added.encoder_ is both.encoder_
+
+
 def test_prior_is_the_published_one() -> None:
     prior = latent_prior()
     assert (prior.mean, prior.mean_strength, prior.total_dof(64), prior.total_scale(64)) == (

@@ -16,7 +16,6 @@ from turncoat.errors import ConfigError
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.estimator import refuse_anchors
-from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural import uncertainty
 from turncoat.models.neural.attribution import EmissionTerms, attribute_emission, attribute_log_odds
@@ -24,7 +23,7 @@ from turncoat.models.neural.encoder import Encoder, TrainedEncoder, TrainingRepo
 from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.uncertainty import WidenedVariationalHMM, no_codes
 from turncoat.models.parameters import Prior, VariationalParams
-from turncoat.models.variational import VariationalBayes, VariationalHMM
+from turncoat.models.variational import VariationalHMM
 from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel, PanelLike, as_panel
@@ -53,7 +52,7 @@ class NeuralVariationalHMM(VariationalHMM):
     Parameters
     ----------
     n_states, emission, n_restarts, max_iter, tol, restart_halving, random_state, precision,
-    n_threads, init, progress, temperature, transitions
+    n_threads, init, progress, temperature, transitions, max_passes
         As in `VariationalHMM`. `n_threads` also applies to torch.
     prior
         `latent_prior()` by default.
@@ -132,6 +131,24 @@ class NeuralVariationalHMM(VariationalHMM):
         encoder = FrozenEncoder.from_trained(self.train_encoder(panel))
         super().fit(encoder.embed(panel), sample_weight=sample_weight, anchors=anchors)
         return self._set_encoder(encoder)
+
+    def partial_fit(
+        self,
+        X: PanelLike,
+        y: Any = None,
+        *,
+        lengths: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        anchors: Anchors | None = None,
+    ) -> Self:
+        """Add rows to a fit, as in `VariationalHMM`. The encoder stays as it is."""
+        refuse_anchors(y)
+        panel = as_panel(X, lengths, groups, y)
+        options: dict[str, Any] = {"sample_weight": sample_weight, "anchors": anchors}
+        if not hasattr(self, "params_"):
+            return self.fit(panel, **options)
+        return super().partial_fit(self.encoder_.embed(panel), **options)
 
     def train_encoder(self, panel: Panel) -> TrainedEncoder | FrozenEncoder:
         """Return an encoder trained on the panel, or the given trained one."""
@@ -286,9 +303,8 @@ class NeuralVariationalHMM(VariationalHMM):
         self.training_: TrainingReport | None = encoder.report
         return self
 
-    def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
-        params_type = self.params_types[self.transitions]
-        return VariationalBayes.for_columns(self.prior or latent_prior(), columns, params_type)
+    def _default_prior(self) -> Prior:
+        return latent_prior()
 
     def _build_tables(
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
