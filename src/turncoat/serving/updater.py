@@ -335,9 +335,9 @@ class BatchUpdate:
     async def _apply_label(self, label: Label) -> LabelResponse:
         """Put a label into the records and the log; return its effect.
 
-        The first label conditions the belief if its transaction is the customer's latest. A label that
-        changes how its transaction counts at the counterparties is passed to them. Every new or
-        corrected label joins the customer's chain of intruders. A corrected label counts in
+        The first label conditions the belief if its transaction is the customer's latest. A label
+        that changes how its transaction counts at the counterparties is passed to them. Every new
+        or corrected label joins the customer's chain of intruders. A corrected label counts in
         recalibration; what the belief learnt from the first one stays.
         """
         (key,), value = label.keys, label.label
