@@ -233,9 +233,9 @@ class CsvFile:
         return None
 
     def _read_rows(self) -> Iterator[list[str]]:
-        raw: Any = _open_bytes(self._content)
+        raw = _open_bytes(self._content)
         options = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
-        with io.TextIOWrapper(raw, **options) as lines:  # type: ignore[call-overload]
+        with io.TextIOWrapper(raw, **options) as lines:  # type: ignore[arg-type]
             yield from _split_rows(lines, self.format)
 
     def find_wrong_number(self, columns: Sequence[str]) -> DataError | None:

@@ -114,7 +114,9 @@ class Source:
         except (pl.exceptions.PolarsError, OSError) as problem:
             raise self.explain(problem, numeric) from problem
 
-    def read_batches(self, columns: Sequence[str], numeric: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def read_batches(
+        self, columns: Sequence[str], numeric: Sequence[str]
+    ) -> Iterator[pl.DataFrame]:
         """Some columns as `read` has them, in batches of rows, for tables larger than memory."""
         try:
             frame = self._scan(columns, numeric)

@@ -110,7 +110,7 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         """
         self.check_settings()
         refuse_anchors(y)
-        panel, anchors, weights = _select_sequences(
+        panel, anchors, weights = select_sequences(
             as_panel(X, lengths, groups), anchors, sample_weight
         )
         return self.fit_rows(PanelRows(panel, anchors, weights))
@@ -436,7 +436,7 @@ class HiddenMarkovModel(LiveInference, SequenceEstimator, Generic[P]):
         return [(seed, partial(start, seed)) for seed in seeds]
 
 
-def _select_sequences(
+def select_sequences(
     panel: Panel, anchors: Anchors | None, sample_weight: ArrayLike | None
 ) -> tuple[Panel, Anchors | None, Array | None]:
     """Return the sequences with a weight above 0, their anchors and weights; None if all are 1."""
