@@ -10,7 +10,7 @@ import numpy as np
 
 from turncoat.distributed.clusters import connect
 from turncoat.distributed.parts import ShardReader, take_rows
-from turncoat.distributed.rows import ClusterRows
+from turncoat.distributed.rows import ClusterRows, PartList
 from turncoat.distributed.shards import load_shards
 from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
@@ -39,18 +39,17 @@ def fit(
     through this process. `cluster` is as for `connect`. The result equals that of `fit` on the
     joined parts, and does not depend on the number of workers.
     """
+    model.check_settings()
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        parts = _list_panels(data, features)
+    else:
+        parts = _list_shards(data, features)
     with connect(cluster, model.progress) as client:
-        if isinstance(data, Sequence) and not isinstance(data, str):
-            rows = _describe_panels(client, data, features, model.progress)
-        else:
-            rows = _describe_folder(client, data, features, model.progress)
-        model.fit_rows(rows)
+        model.fit_rows(ClusterRows(client, parts, progress=model.progress))
     return model
 
 
-def _describe_folder(
-    client: Client, data: Folder, features: Features | None, progress: bool | None
-) -> ClusterRows:
+def _list_shards(data: Folder, features: Features | None) -> PartList:
     if not isinstance(features, Features):
         remedy = "Fit them on a part: Features().fit(read(PART, schema))"
         raise ConfigError(f"a folder of parts needs fitted features. {remedy}")
@@ -63,15 +62,10 @@ def _describe_folder(
     names = tuple(shard.file for shard in folder.shards)
     columns = len(plan.continuous), plan.n_categories
     reader = ShardReader(folder.path, features)
-    return ClusterRows(client, names, folder.shards, reader, *columns, progress=progress)
+    return PartList(names, folder.shards, reader, *columns)
 
 
-def _describe_panels(
-    client: Client,
-    data: Sequence[Panel | PanelRows],
-    features: Features | None,
-    progress: bool | None,
-) -> ClusterRows:
+def _list_panels(data: Sequence[Panel | PanelRows], features: Features | None) -> PartList:
     if features is not None:
         raise ConfigError("panels have features already. Leave `features` out")
     parts = tuple(one if isinstance(one, PanelRows) else PanelRows(one) for one in data)
@@ -87,7 +81,7 @@ def _describe_panels(
             rule = "all parts must have anchors with the same allowed states, or none"
             raise ConfigError(f"{name}: its anchors differ from those of panel 0; {rule}")
     columns = first.n_continuous, first.n_categories
-    return ClusterRows(client, names, parts, take_rows, *columns, progress=progress)
+    return PartList(names, parts, take_rows, *columns)
 
 
 def _have_equal_anchors(part: PanelRows, first: PanelRows) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,40 +25,57 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
+class PartList(NamedTuple):
+    """Parts of a table, and how a worker reads one."""
+
+    names: tuple[str, ...]  # for messages
+    parts: tuple[Any, ...]
+    read_part: work.ReadPart
+    n_continuous: int
+    n_categories: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class ClusterRows:
     """Rows that workers read, one task a part."""
 
     client: Client
-    names: tuple[str, ...]  # of the parts, for messages
-    parts: tuple[Any, ...]
-    read_part: work.ReadPart
-    n_continuous: int
-    n_categories: tuple[int, ...]
+    part_list: PartList
     encoder: FrozenEncoder | None = None
     progress: bool | None = None
 
+    @property
+    def n_continuous(self) -> int:
+        """Number of continuous columns D."""
+        return self.part_list.n_continuous
+
+    @property
+    def n_categories(self) -> tuple[int, ...]:
+        """Number of codes of each categorical column [J]."""
+        return self.part_list.n_categories
+
     def embed(self, encoder: FrozenEncoder) -> ClusterRows:
         """Return rows of latents; workers encode them."""
-        n_latents = encoder.layout.latent_dim
-        return replace(self, encoder=encoder, n_continuous=n_latents, n_categories=())
+        latents = self.part_list._replace(n_continuous=encoder.layout.latent_dim, n_categories=())
+        return replace(self, part_list=latents, encoder=encoder)
 
     def pack(self, is_fitted: Array, options: FitOptions) -> PackedParts:
         """Have workers read the parts and keep some columns, a mask [D + J], ready for a fit."""
         # A worker works on as many parts at once as it has threads.
-        own = self.read_part, self.encoder, is_fitted, options._replace(n_threads=1)
-        futures = submit(self.client, work.build_part, self.names, self.parts, *own)
+        names, parts, read_part, *_ = self.part_list
+        own = read_part, self.encoder, is_fitted, options._replace(n_threads=1)
+        futures = submit(self.client, work.build_part, names, parts, *own)
         with progress_bars(self.progress) as show:
             total = len(futures)
             show("reading parts", 0, total)
-            asked = submit(self.client, work.summarize, self.names, futures)
+            asked = submit(self.client, work.summarize, names, futures)
             found = gather(self.client, asked, lambda n_done: show("reading parts", n_done, total))
             show("reading parts", total, total)
-        for name, one in zip(self.names, found, strict=True):
+        for name, one in zip(names, found, strict=True):
             if one.cell_type != found[0].cell_type:
-                rule = f"its cells are {one.cell_type}, and {found[0].cell_type} in {self.names[0]}"
+                rule = f"its cells are {one.cell_type}, and {found[0].cell_type} in {names[0]}"
                 raise DataError(f"{name}: {rule}. Give all parts the same type")
-        return PackedParts(self.client, self.names, tuple(futures), tuple(found))
+        return PackedParts(self.client, names, tuple(futures), tuple(found))
 
 
 @dataclass(frozen=True, eq=False)
