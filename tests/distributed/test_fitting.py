@@ -51,7 +51,7 @@ SERVER = """
 from distributed import LocalCluster
 if __name__ == "__main__":
     options = {"processes": False, "threads_per_worker": 1, "dashboard_address": None}
-    with LocalCluster(n_workers=1, host="127.0.0.1", **options) as cluster:
+    with LocalCluster(n_workers=1, protocol="tcp://", host="127.0.0.1", **options) as cluster:
         print(cluster.scheduler_address, flush=True)
         input()
 """
@@ -166,11 +166,11 @@ def test_workers_encode_for_the_neural_tier(one_worker: Client) -> None:
     columns = JOINED.continuous, JOINED.categorical, JOINED.lengths
     labelled = Panel.from_arrays(*columns, labels=labels, n_categories=JOINED.n_categories)
     encoder = Encoder(latent_dim=4, max_epochs=1, device="cpu").train(labelled, progress=False)
-    model = NeuralVariationalHMM(3, encoder=encoder, **OPTIONS)
+    model = NeuralVariationalHMM(2, encoder=encoder, **OPTIONS)
     found = distributed.fit(model, PANELS, cluster=one_worker)
-    expected = NeuralVariationalHMM(3, encoder=encoder, **OPTIONS).fit(JOINED)
+    expected = NeuralVariationalHMM(2, encoder=encoder, **OPTIONS).fit(JOINED)
     check_close(found, expected, rtol=1e-9)
-    assert found.filter(JOINED).probs.shape == (JOINED.n_rows, 3)
+    assert found.filter(JOINED).probs.shape == (JOINED.n_rows, 2)
     with pytest.raises(ConfigError, match="an encoder is trained on rows that fit into memory"):
         distributed.fit(NeuralVariationalHMM(3, progress=False), PANELS, cluster=one_worker)
 
