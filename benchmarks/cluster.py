@@ -31,8 +31,8 @@ MUST_RATIO, AIM_RATIO = 1.25, 1.1
 
 
 def build_model(n_iterations: int, n_threads: int = 1) -> VariationalHMM:
-    options = {"n_restarts": 1, "tol": 0.0, "progress": False, "n_threads": n_threads}
-    return VariationalHMM(N_STATES, max_iter=n_iterations, **options)
+    options: dict[str, Any] = {"n_restarts": 1, "tol": 0.0, "progress": False}
+    return VariationalHMM(N_STATES, max_iter=n_iterations, n_threads=n_threads, **options)
 
 
 def time_iteration(fit: Any) -> float:
@@ -102,10 +102,10 @@ def build_page(machine: dict[str, Any], results: dict[str, Any]) -> str:
         f"{machine['cpu']}, {machine['cores']} cores; load before the run "
         f"{machine['load_before']}. Made by `python -m benchmarks.cluster`.",
         "",
-        f"An EM iteration of `VariationalHMM({N_STATES})` on {results['rows']:,} simulated",
-        f"Handbook payments with {results['columns']} features, in {results['parts']} parts on local worker",
-        "processes of one thread. The ratio is processor time beside one process with one thread:",
-        f"with one worker it must be at most {MUST_RATIO}, better {AIM_RATIO}. `turncoat shard`",
+        f"An EM iteration of `VariationalHMM({N_STATES})` on {results['rows']:,} simulated payments",
+        f"of the Handbook with {results['columns']} features, in {results['parts']} parts, on local",
+        "workers of one thread. The ratio is processor time beside one process with one thread; with",
+        f"one worker it must be at most {MUST_RATIO}, better {AIM_RATIO}. `turncoat shard`",
         f"wrote {results['shard_rows_per_second']:,.0f} rows/s.",
         "",
         "| fit | iteration, ms | ratio | relative difference of the bound |",

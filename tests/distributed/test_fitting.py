@@ -37,7 +37,8 @@ from turncoat.models.fit_rows import PanelRows
 
 PANELS = make_panels()
 JOINED = Panel.join(PANELS)
-OPTIONS = {"n_restarts": 2, "max_iter": 12, "precision": "float64", "progress": False}
+OPTIONS = {"n_restarts": 2, "max_iter": 6, "precision": "float64", "progress": False}
+SHORT = OPTIONS | {"n_restarts": 1}  # each iteration on a cluster is a round trip
 SCHEMA = Schema(
     customer=("card",),
     time="at",
@@ -166,9 +167,9 @@ def test_workers_encode_for_the_neural_tier(one_worker: Client) -> None:
     columns = JOINED.continuous, JOINED.categorical, JOINED.lengths
     labelled = Panel.from_arrays(*columns, labels=labels, n_categories=JOINED.n_categories)
     encoder = Encoder(latent_dim=4, max_epochs=1, device="cpu").train(labelled, progress=False)
-    model = NeuralVariationalHMM(2, encoder=encoder, **OPTIONS)
+    model = NeuralVariationalHMM(2, encoder=encoder, **SHORT)
     found = distributed.fit(model, PANELS, cluster=one_worker)
-    expected = NeuralVariationalHMM(2, encoder=encoder, **OPTIONS).fit(JOINED)
+    expected = NeuralVariationalHMM(2, encoder=encoder, **SHORT).fit(JOINED)
     check_close(found, expected, rtol=1e-9)
     assert found.filter(JOINED).probs.shape == (JOINED.n_rows, 2)
     with pytest.raises(ConfigError, match="an encoder is trained on rows that fit into memory"):
@@ -179,7 +180,7 @@ def test_the_number_of_workers_does_not_matter(
     one_worker: Client, two_workers: Client, folder: Path
 ) -> None:
     features = fit_features(folder)
-    models = [VariationalHMM(3, transitions="continuous", **OPTIONS) for _ in range(3)]
+    models = [VariationalHMM(3, transitions="continuous", **SHORT) for _ in range(3)]
     distributed.fit(models[0], folder, features, cluster=one_worker)
     distributed.fit(models[1], folder, features, cluster=two_workers)
     check_identical(*models[:2])
@@ -203,11 +204,11 @@ def test_a_killed_worker_changes_nothing(
     two_workers: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features = fit_features(folder)
-    expected = distributed.fit(VariationalHMM(2, **OPTIONS), folder, features, cluster=two_workers)
+    expected = distributed.fit(VariationalHMM(2, **SHORT), folder, features, cluster=two_workers)
     before = two_workers.run(os.getpid)
     victim = next(iter(before.values()))
     run_at_iteration(monkeypatch, 4, lambda: os.kill(victim, signal.SIGKILL))
-    found = distributed.fit(VariationalHMM(2, **OPTIONS), folder, features, cluster=two_workers)
+    found = distributed.fit(VariationalHMM(2, **SHORT), folder, features, cluster=two_workers)
     check_identical(found, expected)
     assert victim not in two_workers.run(os.getpid).values()
 
@@ -216,7 +217,7 @@ def test_workers_that_keep_dying_are_an_error(two_workers: Client) -> None:
     two_workers.cluster.scheduler.allowed_failures = 0
     parts = PartList(("part-0007.parquet",), (PANELS[0],), kill_worker, 3, (3, 2))
     with pytest.raises(ClusterError, match=r"died .* at part-0007.parquet\. Usually memory: make"):
-        VariationalHMM(2, **OPTIONS).fit_rows(ClusterRows(two_workers, parts, progress=False))
+        VariationalHMM(2, **SHORT).fit_rows(ClusterRows(two_workers, parts, progress=False))
 
 
 def test_a_damaged_part_is_named(one_worker: Client, folder: Path) -> None:
@@ -225,10 +226,10 @@ def test_a_damaged_part_is_named(one_worker: Client, folder: Path) -> None:
     try:
         path.write_bytes(content[: len(content) // 2])
         with pytest.raises(DataError, match=r"part-0003\.parquet: the part is damaged"):
-            distributed.fit(VariationalHMM(2, **OPTIONS), folder, features, cluster=one_worker)
+            distributed.fit(VariationalHMM(2, **SHORT), folder, features, cluster=one_worker)
         path.unlink()
         with pytest.raises(DataError, match=r"part-0003\.parquet: the part cannot be read"):
-            distributed.fit(VariationalHMM(2, **OPTIONS), folder, features, cluster=one_worker)
+            distributed.fit(VariationalHMM(2, **SHORT), folder, features, cluster=one_worker)
     finally:
         path.write_bytes(content)
 
@@ -242,15 +243,15 @@ def test_a_scheduler_that_goes_away_is_an_error(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(clusters, "_ANSWER_TIMEOUT_S", 3.0)
         run_at_iteration(monkeypatch, 3, server.kill)
         with pytest.raises(ClusterError, match=f"{address}: the scheduler went away"):
-            distributed.fit(VariationalHMM(2, **OPTIONS), PANELS, cluster=address)
+            distributed.fit(VariationalHMM(2, **SHORT), PANELS, cluster=address)
     with pytest.raises(ClusterError, match=f"{address}: no scheduler answers there"):
-        distributed.fit(VariationalHMM(2, **OPTIONS), PANELS, cluster=address)
+        distributed.fit(VariationalHMM(2, **SHORT), PANELS, cluster=address)
 
 
 def test_what_cannot_be_fitted_is_refused(
     one_worker: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, part = VariationalHMM(2, **OPTIONS), read(folder / "part-0000.parquet", SCHEMA)
+    model, part = VariationalHMM(2, **SHORT), read(folder / "part-0000.parquet", SCHEMA)
 
     def refuse(words: str, *args: Any, cluster: Any = "nowhere") -> None:
         with pytest.raises((ConfigError, DataError), match=words):

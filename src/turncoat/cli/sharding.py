@@ -34,8 +34,8 @@ def shard(
     from turncoat.distributed import write_shards
 
     config = config or find_config(data)
-    options = {"n_parts": parts, "out": out, "overwrite": overwrite}
-    found = write_shards(find_data(data, config), config, **options)
+    sources = find_data(data, config)
+    found = write_shards(sources, config, n_parts=parts, out=out, overwrite=overwrite)
     if as_json:
         shards = [asdict(shard) for shard in found.shards]
         echo_json({"out": str(out), "rows": found.n_rows, "parts": shards})
