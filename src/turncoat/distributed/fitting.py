@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from turncoat.distributed.clusters import connect
-from turncoat.distributed.parts import ShardReader, take_rows
 from turncoat.distributed.rows import ClusterRows, PartList
 from turncoat.distributed.shards import load_shards
+from turncoat.distributed.worker_tasks import ShardReader, take_rows
 from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.distributed import parts as work
+from turncoat.distributed import worker_tasks as work
 from turncoat.distributed.clusters import gather, submit
 from turncoat.errors import DataError
 from turncoat.models.fit_rows import FitOptions
@@ -85,7 +85,7 @@ class PackedParts:
     client: Client
     names: tuple[str, ...]
     futures: tuple[Future, ...]
-    summaries: tuple[work.PartSummary, ...]
+    summaries: tuple[work.PartFacts, ...]
 
     @property
     def n_rows(self) -> float:

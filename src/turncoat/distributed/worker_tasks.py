@@ -41,7 +41,7 @@ def take_rows(rows: PanelRows) -> PanelRows:
     return rows
 
 
-class PartSummary(NamedTuple):
+class PartFacts(NamedTuple):
     """What the driver keeps of a part."""
 
     lengths: Array  # [U] rows of each sequence
@@ -84,10 +84,10 @@ def build_part(
     return WorkerPart(rows.pack(is_fitted, options))
 
 
-def summarize(part: WorkerPart) -> PartSummary:
+def summarize(part: WorkerPart) -> PartFacts:
     """Return what the driver keeps of a part."""
     packed = part.packed
-    return PartSummary(packed.rows.panel.lengths, packed.n_rows, packed.cell_type.name)
+    return PartFacts(packed.rows.panel.lengths, packed.n_rows, packed.cell_type.name)
 
 
 def guess_means(part: WorkerPart) -> Array:
