@@ -50,6 +50,10 @@ class ContentionError(StoreUnavailableError):
     """Other writers keep changing the same records."""
 
 
+class ClusterError(TurncoatError):
+    """The cluster cannot be reached, went away, or its workers keep dying."""
+
+
 class EmptyStateWarning(UserWarning):
     """A fit left states without rows."""
 

@@ -51,6 +51,7 @@ RUNS = {
     "compare": ("data.csv --config turncoat.toml --out compared", "metrics"),
     "report": ("run", "report"),
     "demo": ("--rows 300", "metrics"),
+    "shard": ("data.csv --parts 3 --out shards", "parts"),
 }
 
 

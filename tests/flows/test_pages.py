@@ -131,7 +131,7 @@ def test_the_demo_writes_a_report_and_a_detector(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_stays_light() -> None:
-    heavy = ["torch", "jax", "polars", "matplotlib", "granian", "starlette"]
+    heavy = ["torch", "jax", "polars", "matplotlib", "granian", "starlette", "dask", "distributed"]
     script = f"import sys, turncoat; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -21,13 +21,14 @@ from turncoat.cli.initialising import init
 from turncoat.cli.output import INTERNAL, INTERRUPTED, exit_with_error, find_kind, list_exit_codes
 from turncoat.cli.scoring import score
 from turncoat.cli.serving import erase, new_key, recalibrate, replay, serve
+from turncoat.cli.sharding import shard
 from turncoat.cli.simulating import simulate
 from turncoat.cli.store_log import export_log, labels
 
 COMMANDS = (
     *(simulate, init, features, fit, score, explain, evaluate, drift),
     *(serve, replay, labels, recalibrate, export_log, erase, new_key),
-    *(compare, report, demo),
+    *(compare, report, demo, shard),
 )
 
 app = typer.Typer(

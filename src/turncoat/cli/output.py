@@ -13,6 +13,7 @@ from typer import Option, echo
 
 from turncoat.errors import (
     BundleError,
+    ClusterError,
     ConfigError,
     DataError,
     NotFittedError,
@@ -42,9 +43,10 @@ class ErrorKind(NamedTuple):
 INTERRUPTED = ErrorKind("interrupted", 130, "stopped by Ctrl-C", (KeyboardInterrupt,))
 INTERNAL = ErrorKind("internal", 1, "memory, disk, permissions, or a bug", (BaseException,))
 _USAGE = UsageError, typer.Abort, ConfigError, NotFittedError
+_UNAVAILABLE = StoreUnavailableError, ClusterError
 ERROR_KINDS = (  # the first with a fitting type counts
     ErrorKind("usage", 2, "wrong option, argument or setting", _USAGE),
-    ErrorKind("unavailable", 75, "store busy or unreachable: try again", (StoreUnavailableError,)),
+    ErrorKind("unavailable", 75, "store or cluster out of reach: try again", _UNAVAILABLE),
     ErrorKind("store", 5, "store missing, full or damaged", (StoreError, StateError)),
     ErrorKind("model", 4, "saved model or run missing, damaged or not saved", (BundleError,)),
     ErrorKind("data", 3, "a file is missing, breaks a rule or cannot be written", (DataError,)),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import os
 import re
+import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,6 +33,7 @@ _NUMBER_FORMATS = (  # decimal mark and thousands separator, likely ones first
     *((decimal, gap) for gap in THOUSANDS[3:] for decimal in (",", ".")),
 )
 _HEAD_BYTES = 1 << 16
+_COPY_BYTES = 1 << 22
 _MAX_HEADER_BYTES = 1 << 24
 _N_SAMPLE_LINES = 20
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python escapes bytes that are not UTF-8
@@ -143,24 +147,34 @@ class CsvFile:
         return codecs.lookup(self.format.encoding).name == "utf-8"
 
     @cached_property
-    def _content(self) -> Path | bytes:
-        """The file, or its text as UTF-8 if it has another encoding."""
+    def _content(self) -> Path:
+        """The file, or a temporary copy in UTF-8 if it has another encoding.
+
+        The copy is on disk, since the file may be larger than memory. It lives as long as this.
+        """
         if self._is_utf8:
             return self.path
-        stream = _open_bytes(self.path)
+        handle, name = tempfile.mkstemp(prefix="turncoat-", suffix=".csv")
+        weakref.finalize(self, Path(name).unlink, missing_ok=True)
+        stream, encoding = _open_bytes(self.path), self.format.encoding
         try:
-            with pa.transcoding_input_stream(stream, self.format.encoding, "utf-8") as text:
-                return bytes(text.read()).removeprefix(codecs.BOM_UTF8)
+            with (
+                os.fdopen(handle, "wb") as copy,
+                pa.transcoding_input_stream(stream, encoding, "utf-8") as text,
+            ):
+                block = bytes(text.read(_COPY_BYTES)).removeprefix(codecs.BOM_UTF8)
+                while block:
+                    copy.write(block)
+                    block = bytes(text.read(_COPY_BYTES))
         except UnicodeError as problem:
-            found = f"not {self.format.encoding} text: {problem}"
+            found = f"not {encoding} text: {problem}"
             raise DataError(f"{self.name}: {found}. Save it as UTF-8") from problem
+        return Path(name)
 
     def scan(self, **options: Any) -> pl.LazyFrame:
         """All values as text, unless the options say otherwise."""
-        content = self._content
-        source = content if isinstance(content, Path) else io.BytesIO(content)
         own = {"separator": self.format.separator, "quote_char": self.format.quote or None}
-        return pl.scan_csv(source, infer_schema=False, glob=False, **(own | options))
+        return pl.scan_csv(self._content, infer_schema=False, glob=False, **(own | options))
 
     def scan_numbers(self, columns: Sequence[str]) -> pl.LazyFrame:
         """The table with these columns as numbers, NaN if missing."""
@@ -219,8 +233,7 @@ class CsvFile:
         return None
 
     def _read_rows(self) -> Iterator[list[str]]:
-        content = self._content
-        raw = _open_bytes(content) if isinstance(content, Path) else io.BytesIO(content)
+        raw = _open_bytes(self._content)
         options = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
         with io.TextIOWrapper(raw, **options) as lines:  # type: ignore[arg-type]
             yield from _split_rows(lines, self.format)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
 _EXCEL_SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 KNOWN_TYPES = "CSV (.csv, .tsv or .txt, also .gz and .zst) and .parquet"
 _MAX_SHOWN = 8
+_BATCH_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,24 @@ class Source:
 
     def read(self, columns: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
         """Some columns; of CSV files the `numeric` ones as numbers, NaN if missing."""
-        self._check_types(columns)
         try:
-            return _concatenate([part.read(columns, numeric) for part in self.parts]).collect()
+            return self._scan(columns, numeric).collect()
         except (pl.exceptions.PolarsError, OSError) as problem:
             raise self.explain(problem, numeric) from problem
+
+    def read_batches(
+        self, columns: Sequence[str], numeric: Sequence[str]
+    ) -> Iterator[pl.DataFrame]:
+        """Some columns as `read` has them, in batches of rows, for tables larger than memory."""
+        try:
+            frame = self._scan(columns, numeric)
+            yield from frame.collect_batches(chunk_size=_BATCH_ROWS, maintain_order=True)
+        except (pl.exceptions.PolarsError, OSError) as problem:
+            raise self.explain(problem, numeric) from problem
+
+    def _scan(self, columns: Sequence[str], numeric: Sequence[str]) -> pl.LazyFrame:
+        self._check_types(columns)
+        return _concatenate([part.read(columns, numeric) for part in self.parts])
 
     def explain(self, problem: Exception, numeric: Sequence[str] = ()) -> DataError:
         """Why the table cannot be read: a damaged row, a cell that is no number, or `problem`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from turncoat.numerics.generators import gap_codes
 from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics
 from turncoat.numerics.structures import Observations
 from turncoat.panel import Panel
+
+if TYPE_CHECKING:
+    from turncoat.models.neural.frozen import FrozenEncoder
 
 _MAX_DRAWS = 10  # of a sample
 
@@ -74,6 +77,9 @@ class FitRows(Protocol):
     def pack(self, is_fitted: Array, options: FitOptions) -> PackedRows:
         """Prepare some columns, a mask [D + J], for a fit."""
 
+    def embed(self, encoder: FrozenEncoder) -> FitRows:
+        """Return the rows with an encoder's latents as columns."""
+
 
 @dataclass(frozen=True, eq=False)
 class PanelRows:
@@ -97,6 +103,10 @@ class PanelRows:
         """Prepare some columns, a mask [D + J], for a fit."""
         panel = self.panel if is_fitted.all() else self.panel.take_columns(is_fitted)
         return PackedPanel.pack(replace(self, panel=panel), options)
+
+    def embed(self, encoder: FrozenEncoder) -> PanelRows:
+        """Return the rows with an encoder's latents as columns."""
+        return replace(self, panel=encoder.embed(self.panel))
 
 
 @dataclass(frozen=True, eq=False)

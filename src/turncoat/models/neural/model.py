@@ -15,7 +15,9 @@ from turncoat.arrays import Array, Rows
 from turncoat.errors import ConfigError
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
+from turncoat.models.base import select_sequences
 from turncoat.models.estimator import refuse_anchors
+from turncoat.models.fit_rows import FitRows, PanelRows
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural import uncertainty
 from turncoat.models.neural.attribution import EmissionTerms, attribute_emission, attribute_log_odds
@@ -129,7 +131,18 @@ class NeuralVariationalHMM(VariationalHMM):
         if self.transitions == "continuous":
             _ = panel.gaps_s  # likewise: raises if there are no times
         encoder = FrozenEncoder.from_trained(self.train_encoder(panel))
-        super().fit(encoder.embed(panel), sample_weight=sample_weight, anchors=anchors)
+        latents = select_sequences(encoder.embed(panel), anchors, sample_weight)
+        super().fit_rows(PanelRows(*latents))
+        return self._set_encoder(encoder)
+
+    def fit_rows(self, rows: FitRows) -> Self:
+        """Fit to rows that need not be in memory, by the latents of a trained `encoder`."""
+        self.check_settings()
+        if isinstance(self.encoder, Encoder):
+            remedy = "Train it on a sample that does: encoder=Encoder().train(panel)"
+            raise ConfigError(f"an encoder is trained on rows that fit into memory. {remedy}")
+        encoder = FrozenEncoder.from_trained(self.encoder)
+        super().fit_rows(rows.embed(encoder))
         return self._set_encoder(encoder)
 
     def partial_fit(
