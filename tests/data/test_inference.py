@@ -835,6 +835,14 @@ def test_open_last_month_is_not_taken_for_genuine(tmp_path) -> None:
     assert not any("label_maturity_days" in warning for warning in closed.warnings)
 
 
+def test_what_hides_open_labels_is_said() -> None:
+    chargeback = ["" if place >= N - 200 else "NY"[place % 40 == 0] for place in range(N)]
+    customers = ["" if place == 5 else f"c{place % 40}" for place in range(N)]
+    found = infer_schema(payments(is_fraud=None, chargeback=chargeback, customer_id=customers))
+    (told,) = (one for one in found.warnings if "could not be checked" in one)
+    assert "row 6" in told
+
+
 def test_rows_without_a_label_among_others_are_not_an_open_month() -> None:
     chargeback = ["Y" if k % 40 == 0 else ("" if k % 3 else "N") for k in range(N)]
     found = infer_schema(payments(is_fraud=None, chargeback=chargeback))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turncoat.data.open_labels import find_labelled_until
+from turncoat.data.open_labels import count_open_days, find_labelled_until
 from turncoat.data.splits import (
     DAY,
     PARTS,
@@ -628,6 +628,24 @@ def test_open_labels_are_found_after_days_from_before_labels_began(
     assert find_labelled_until(times, labels) is None
     labels[(times > (n_days - n_open) * DAY) & (labels == 0)] = -1
     assert find_labelled_until(times, labels) == times[labels == 0].max()
+
+
+@pytest.mark.parametrize("share", [0.03, 0.05])
+def test_labels_of_reviewed_alerts_that_go_on_are_not_open(share):
+    rng = np.random.default_rng(5)
+    times = np.sort(rng.uniform(0, 120 * DAY, 20_000))
+    labels = np.where(rng.random(times.size) < 0.02, 1, 0)
+    is_reviewed = (labels == 1) | (rng.random(times.size) < share)
+    labels[(times > 30 * DAY) & ~is_reviewed] = -1
+    assert find_labelled_until(times, labels) is None
+
+
+def test_a_date_by_mistake_does_not_lengthen_the_open_days():
+    times = np.append(np.linspace(0, 100 * DAY, 5000), 400 * DAY)
+    labels = np.where(times <= 80 * DAY, 0, -1)
+    until = find_labelled_until(times, labels)
+    assert until == times[labels == 0].max()
+    assert count_open_days(times, until) == pytest.approx(20, abs=0.2)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.004])

@@ -125,6 +125,8 @@ def test_nothing_is_judged_on_fewer_than_ten_frauds(n_frauds: int, is_judged: bo
     found = evaluate_scores({DETECTOR: one, XGBOOST: one})
     assert found.verdict == (AS_GOOD if is_judged else TOO_FEW)
     assert ("too few frauds to judge the detector" in found.describe()) is not is_judged
+    off = replace(found, ece_limit=0.0)  # its probabilities are wrong
+    assert ("are not calibrated here" in off.describe()) is is_judged
 
 
 def test_intervals_are_by_customer() -> None:

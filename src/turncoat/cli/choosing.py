@@ -156,7 +156,7 @@ def _leave_out_open(transactions: Transactions, rows: Array) -> tuple[Array, lis
     if not is_open.any():
         return rows, []
     count, source = f"{int(is_open.sum()):,} of {len(rows):,} transactions", transactions.source
-    reason = "are later than the last known genuine one: their labels are open"
+    reason = "are of the last days, with hardly anything known to be genuine: their labels are open"
     if is_open.all():
         remedy = "Wait for labels, or evaluate earlier transactions"
         raise DataError(f"{source}: {count} {reason}. {remedy}")

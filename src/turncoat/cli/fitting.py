@@ -215,11 +215,12 @@ def _read_and_split(
 def _echo_parts(data: Transactions, parts: Split, wanted: str, label_delay_days: float) -> None:
     """Print the parts, and why they are not the usual ones."""
     from turncoat.data import splits
+    from turncoat.data.open_labels import count_open_days
 
     echo(f"{data}\n{parts}")
     delay = f"a label delay of {label_delay_days:g} days"
     if parts.open_labels is not None and parts.open_labels.first is not None:
-        n_days = (float(data.times.max()) - parts.open_labels.first) / splits.DAY
+        n_days = count_open_days(data.times, parts.open_labels.first)
         if n_days > label_delay_days:
             known = f"Outcomes are known after about {n_days:.0f} days, and the fit assumes {delay}"
             remedy = f"`--label-delay-days {n_days:.0f}` trains and judges with what is known live"
@@ -359,6 +360,9 @@ def check_include(names: Sequence[str] | None, config: str, engineered: bool = T
 
 def find_config(data: list[Path] | None) -> str:
     """The turncoat.toml in or beside the data, or in this folder."""
+    for path in data or ():
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder. Check the path")
     name = "turncoat.toml"
     folders = [data[0], data[0].parent] if data else []
     for folder in (*folders, Path()):

@@ -100,7 +100,8 @@ def score(
             )
             table = scores.frame().with_columns(*model_columns)
             scored = transactions.take(rows)
-        about = [detector.digest_, number, mode, kind, reasons, digest_file(transactions)]
+        settings = mode, kind, reasons, bool(store), update
+        about = [detector.digest_, number, *settings, digest_file(transactions)]
         run_id = run_id or digest(about)[:16]
         table = _add_facts(table.with_columns(run_id=pl.lit(run_id)), detector, scored)
         write_table(table, out)

@@ -103,7 +103,7 @@ class Split:
         if self.open_labels is not None:
             rows, known = self.open_labels.rows, self.open_labels.frauds
             first = _format_time(self.open_labels.first, are_dates)
-            reason = f"their labels are open ({known:,} frauds and nothing genuine known)"
+            reason = f"their labels are open ({known:,} frauds and hardly anything genuine known)"
             lines.append(f"Excluded are the last {rows:,} rows, from {first} on: {reason}.")
         return "\n".join(lines)
 

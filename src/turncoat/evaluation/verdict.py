@@ -124,7 +124,7 @@ class Evaluation:
             if self.verdict == AS_GOOD and not self.is_calibrated:
                 advice = ["Keep XGBoost."]
             lines.append(f"Verdict: {' '.join([conclusion, *advice])}")
-        if not self.is_calibrated:
+        if not self.is_calibrated and self.verdict != TOO_FEW:
             lines.append(
                 f"The detector's probabilities are not calibrated here: their ECE is above "
                 f"{self.ece_limit:.4f}, and they expect {self.mean_score:.2%} fraud. Trust their "

@@ -126,11 +126,15 @@ def _extend_run(risk: Array, step: float, known: float, frauds: float) -> None:
 
 @jit_exact
 def _shorten_run(risk: Array, step: float) -> None:
-    """Take a fraud out of the run that turned out to be genuine; without any other, it ends."""
+    """Take a fraud that turned out to be genuine out of the run, which ends if it was the latest.
+
+    Frauds before a genuine transaction are not of the run, but the record does not know where in
+    the run an earlier one was: then the others stay.
+    """
     risk[_RUN_FRAUDS] = max(risk[_RUN_FRAUDS] - 1.0, 0.0)
-    if risk[_RUN_FRAUDS] == 0.0:
-        risk[_RUN_STEP] = math.nan
-        risk[_GENUINE_STEP] = np.fmax(risk[_GENUINE_STEP], step)
+    if risk[_RUN_FRAUDS] == 0.0 or step == risk[_LABEL_STEP]:
+        risk[_RUN_FRAUDS], risk[_RUN_STEP] = 0.0, math.nan
+        risk[_GENUINE_STEP] = risk[_LABEL_STEP]
 
 
 @jit_exact

@@ -335,8 +335,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
 
         `counterparty` is its column, `time` the transaction's in seconds; for one that came late,
         the latest time in the record then. `earlier` is the label that it had so far: UNKNOWN,
-        NEVER, or 0 for a correction. `explained` is how far other causes explained it when it was
-        scored (`chains.explain_labels`).
+        NEVER, or 0 or 1 for a correction. `explained` is how far other causes explained it when it
+        was scored (`chains.explain_labels`).
         """
         plan = self.plan
         if counterparty not in plan.counterparties or record is None:

@@ -13,10 +13,10 @@ import polars as pl
 from turncoat.data.csv_files import PLAIN, detect_number_format
 from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, read_as_time
 from turncoat.data.inference.roles import SAMPLE_ROWS, InferredSchema, RoleAssigner
-from turncoat.data.open_labels import find_labelled_until
+from turncoat.data.open_labels import count_open_days, find_labelled_until
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import open_joined, read
-from turncoat.data.schema import FILL_IN, LABEL_DELAY_DAYS, Schema
+from turncoat.data.schema import FILL_IN, LABEL_DELAY_DAYS, MAX_MATURITY_DAYS, Schema
 from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
 
@@ -46,8 +46,14 @@ def infer_schema(origins: Any) -> InferredSchema:
     findings = tuple(_describe_files(source) for source, _ in tables if source.path is not None)
     format = PLAIN if first.csv is None else first.csv.format
     schema = replace(found.schema, csv=format)
-    if (open_days := _find_open_days(origins, schema)) is not None:
-        maturity_days = max(open_days - LABEL_DELAY_DAYS, 0.0)
+    try:
+        open_days = _find_open_days(origins, schema)
+    except DataError as problem:
+        open_days = None
+        again = f"Correct it and run `turncoat init` again: {problem}"
+        notes.append(f"Whether labels of the last days are open could not be checked. {again}.")
+    if open_days is not None:
+        maturity_days = min(max(open_days - LABEL_DELAY_DAYS, 0.0), MAX_MATURITY_DAYS)
         schema = replace(schema, label_maturity_days=maturity_days)
         notes.append(
             f"{schema.label!r} is unknown on most rows of the last {open_days:g} days. They count "
@@ -71,12 +77,9 @@ def _find_open_days(origins: Any, schema: Schema) -> float | None:
     roles: dict[str, Any] = {"continuous": (), "categorical": (), "tracked": (), "money": ()}
     roles["continuous" if schema.continuous else "categorical"] = least
     roles |= {"amount": None, "minor_units": (), "currency": None, "rates": None}
-    try:
-        table = read(origins, replace(schema, counterparties=(), **roles))
-    except DataError:
-        return None  # `fit` will meet the same rows and say what is wrong
+    table = read(origins, replace(schema, counterparties=(), **roles))
     until = find_labelled_until(table.times, table.labels)
-    return None if until is None else float(math.ceil((table.times.max() - until) / 86400))
+    return None if until is None else float(math.ceil(count_open_days(table.times, until)))
 
 
 def _is_same_table(first: Source, other: Source) -> bool:
