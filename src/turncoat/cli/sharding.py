@@ -22,10 +22,10 @@ def shard(
     overwrite: Annotated[bool, Option(help="Replace an earlier folder of parts.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a table as Parquet files, with all transactions of a customer in one file.
+    """Write a table as Parquet parts by customer.
 
-    The folder can be read like any other data, and fitted part by part on a cluster; see
-    docs/scale.md. The table may be larger than memory.
+    All transactions of a customer are in one file. The folder can be read like any other data, and
+    fitted part by part on a cluster; see docs/scale.md. The table may be larger than memory.
 
     Examples:
     `turncoat shard payments.csv --parts 32 --out shards/`
