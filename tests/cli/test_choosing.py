@@ -214,7 +214,7 @@ def test_evaluate_leaves_out_days_whose_labels_are_open(chosen, turncoat, tmp_pa
     assert found["models"] == closed["models"]
     n_later = int((frame["at"] >= "2024-03-20").sum())
     (note,) = (one for one in found["notes"] if "labels are open" in one)
-    assert note.startswith(f"{n_later:,} of {len(frame):,} transactions are later than the last")
+    assert note.startswith(f"{n_later:,} of {len(frame):,} transactions are of the last days")
     assert f"Please note: {note}." in turncoat(f"{command} open.csv").stdout
     late = turncoat(f"{command} open.csv --from 2024-03-25", status=3).stderr
     assert "their labels are open. Wait for labels" in late
