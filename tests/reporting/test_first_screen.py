@@ -118,7 +118,7 @@ def test_assumptions_and_scaling_are_said() -> None:
     assert "unknown label" not in notes
     rich = samples.rich()
     unlabelled = replace(rich, parts=(*rich.parts, SplitPart("test", 9, 9, 9, n_unlabelled=4)))
-    told = "Transactions of unknown label count, as if fraud were as frequent among them; where"
+    told = "Transactions of unknown label count as if fraud were as frequent among them; where"
     assert told in " ".join(first_screen(unlabelled).notes)
     traffic = samples.summary().traffic
     rate = traffic.n_frauds / traffic.n_rows

@@ -205,7 +205,7 @@ def _list_notes(results: Results, summary: Summary) -> list[str]:
     notes.append("A month has 30 days.")
     if results.parts and any(one.n_unlabelled for one in results.parts):
         notes.append(
-            "Transactions of unknown label count, as if fraud were as frequent among them; where "
+            "Transactions of unknown label count as if fraud were as frequent among them; where "
             "frauds are labelled more often than others, frauds and money are too high."
         )
     if traffic.fraud_value_per_month is None:
